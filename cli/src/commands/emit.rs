@@ -1,0 +1,55 @@
+//! `ledgerline emit`
+
+use std::{io::Read, process::ExitCode};
+
+use anyhow::Context;
+use ledgerline_event::{Name, Properties};
+use ledgerline_ledger::{Emitter, system_clock};
+use serde_json::json;
+
+use crate::{args::EmitArgs, output::Output, target::Target, times};
+
+pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (entity_type, entity_id) =
+        args.entity.split_once('/').context("--entity: TYPE/ID is expected, as in ITEM/10472")?;
+    let properties = properties(&args.properties)?;
+    let app = Name::new("--app", args.app)?;
+    let emitter =
+        Emitter::new(&target.clients, &target.names, target.tenant()?.clone(), app).within(|origin| {
+            origin.context.source = Some("user".into());
+            origin.context.origin = Some("cli".into());
+        });
+    let mut draft = emitter.event(args.event_type).entity(entity_type, entity_id).properties(properties);
+    if let Some(key) = args.idempotency_key {
+        draft = draft.idempotency_key(key);
+    }
+    if let Some(cause) = args.caused_by {
+        draft = draft.caused_by(cause);
+    }
+    if let Some(system) = args.source_system {
+        draft = draft.source_system(system);
+    }
+    if let Some(time) = args.at {
+        draft = draft.at(times::parse("--at", &time, system_clock()())?);
+    }
+    let event_id = draft.emit().await?;
+    match output.is_json() {
+        true => output.json_line(&json!({ "eventId": event_id }))?,
+        false => output.line(&event_id)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn properties(given: &str) -> anyhow::Result<Properties> {
+    let text = match given {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("--properties: reading standard input")?;
+            text
+        }
+        file if file.starts_with('@') => std::fs::read_to_string(&file[1..])
+            .with_context(|| format!("--properties: reading {}", &file[1..]))?,
+        text => text.to_owned(),
+    };
+    serde_json::from_str(&text).context("--properties: a JSON object is expected")
+}

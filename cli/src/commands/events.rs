@@ -1,0 +1,147 @@
+//! `ledgerline events`
+
+use std::{collections::HashSet, process::ExitCode, time::Duration};
+
+use ledgerline_event::{Event, Millis, Name};
+use ledgerline_ledger::{CheckedFilter, EventFilter, Order, Reader, system_clock};
+
+use crate::{
+    args::EventsArgs,
+    output::{Output, shortened},
+    target::Target,
+    times,
+};
+
+const FOLLOW_EVERY: Duration = Duration::from_millis(500);
+/// How far back following looks for events that arrive late.
+const FOLLOW_BACK_MS: u64 = 60_000;
+
+pub(super) async fn run(target: &Target, args: EventsArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (tenant, reader) = (target.tenant()?, target.reader());
+    let now = system_clock()();
+    let time = |field, text: &Option<String>, otherwise| match text {
+        Some(text) => times::parse(field, text, now),
+        None => Ok(otherwise),
+    };
+    let (entity_type, entity_id) = match &args.entity {
+        None => (None, None),
+        Some(entity) => match entity.split_once('/') {
+            Some((kind, id)) => (Some(kind.to_owned()), Some(id.to_owned())),
+            None => (Some(entity.clone()), None),
+        },
+    };
+    let filter = EventFilter {
+        event_type: args.event_type.clone(),
+        entity_type,
+        entity_id,
+        app: args.app.clone(),
+        since: time("--since", &args.since, Millis::MIN)?,
+        until: time("--until", &args.until, Millis::MAX)?,
+    };
+    let events = newest(&reader, tenant, &filter.clone().checked()?, args.limit).await?;
+    if !args.follow {
+        print_all(&events, output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut seen = HashSet::new();
+    for event in events.into_iter().rev() {
+        print_line(&event, output)?;
+        seen.insert(event.event_id);
+    }
+    follow(&reader, tenant, filter, seen, output).await
+}
+
+async fn newest(
+    reader: &Reader,
+    tenant: &Name,
+    filter: &CheckedFilter,
+    limit: usize,
+) -> anyhow::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    let mut cursor = None;
+    while events.len() < limit {
+        let page = reader
+            .recent(tenant, filter, Order::NewestFirst, (limit - events.len()).min(500), cursor.as_deref())
+            .await?;
+        events.extend(page.items);
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(events)
+}
+
+async fn follow(
+    reader: &Reader,
+    tenant: &Name,
+    filter: EventFilter,
+    mut seen: HashSet<Name>,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let clock = system_clock();
+    let mut since = clock().minus(FOLLOW_BACK_MS).max(filter.since);
+    // What was there before is history: only what arrives from here on is printed.
+    let mut history = true;
+    loop {
+        let window = EventFilter { since, ..filter.clone() }.checked()?;
+        let mut cursor = None;
+        let mut found = HashSet::new();
+        loop {
+            let page = reader.recent(tenant, &window, Order::OldestFirst, 500, cursor.as_deref()).await?;
+            for event in page.items {
+                found.insert(event.event_id.clone());
+                if !history && !seen.contains(&event.event_id) {
+                    print_line(&event, output)?;
+                }
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        // Only what the window can find again has to be remembered.
+        seen = found;
+        history = false;
+        since = clock().minus(FOLLOW_BACK_MS).max(filter.since);
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            () = tokio::time::sleep(FOLLOW_EVERY) => {}
+        }
+    }
+}
+
+fn print_all(events: &[Event], output: Output) -> anyhow::Result<()> {
+    if output.is_json() {
+        return events.iter().try_for_each(|event| output.json_line(event));
+    }
+    let rows = events.iter().map(|event| columns(event).to_vec()).collect();
+    output.table(
+        &["time", "type", "entity", "app", "id", "properties"],
+        rows,
+        "No events. Widen the filters, or emit one.",
+    )
+}
+
+fn print_line(event: &Event, output: Output) -> anyhow::Result<()> {
+    if output.is_json() {
+        return output.json_line(event);
+    }
+    let [time, event_type, entity, app, _, properties] = columns(event);
+    output.line(&format!("{time}  {event_type:<24}  {entity:<24}  {app:<16}  {properties}"))
+}
+
+fn columns(event: &Event) -> [String; 6] {
+    let properties = serde_json::to_string(&event.properties).unwrap_or_default();
+    [
+        event.timestamp.to_rfc3339(),
+        event.event_type.to_string(),
+        format!("{}/{}", event.entity_type, event.entity_id),
+        event.app_name.to_string(),
+        event.event_id.to_string(),
+        shortened(&properties, 60),
+    ]
+}

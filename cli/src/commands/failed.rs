@@ -1,0 +1,119 @@
+//! `ledgerline failed`
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use ledgerline_ledger::{
+    control::failed::{FailedDelivery, FailureState},
+    system_clock,
+};
+use serde_json::json;
+
+use crate::{
+    args::FailedCommand,
+    output::{Output, shortened},
+    target::Target,
+};
+
+const PAGE: usize = 100;
+
+pub(super) async fn run(target: &Target, command: FailedCommand, output: Output) -> anyhow::Result<ExitCode> {
+    match command {
+        FailedCommand::List { all, limit } => list(target, all, limit, output).await,
+        FailedCommand::Show { id } => show(target, &id, output).await,
+        FailedCommand::Redrive { ids, all } => redrive(target, ids, all, output).await,
+    }
+}
+
+async fn list(target: &Target, all: bool, limit: usize, output: Output) -> anyhow::Result<ExitCode> {
+    let page = target.control().failures(target.tenant()?, all, limit, None).await?;
+    if output.is_json() {
+        page.items.iter().try_for_each(|failure| output.json_line(failure))?;
+    } else {
+        let rows = page.items.iter().map(row).collect();
+        output.table(&["id", "state", "event type", "entity", "reason"], rows, "No failed deliveries.")?;
+        if page.cursor.is_some() {
+            eprintln!("There are more: raise --limit.");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(failure: &FailedDelivery) -> Vec<String> {
+    let state = match failure.state {
+        FailureState::Failed => "failed",
+        FailureState::Redriven => "redriven",
+    };
+    vec![
+        failure.id.clone(),
+        state.into(),
+        failure.event_type.clone().unwrap_or_else(|| "unknown".into()),
+        failure.entity.clone().unwrap_or_else(|| "unknown".into()),
+        shortened(&failure.reason, 80),
+    ]
+}
+
+async fn show(target: &Target, id: &str, output: Output) -> anyhow::Result<ExitCode> {
+    let failure = target.control().failure(target.tenant()?, id).await?;
+    let mut failure =
+        failure.with_context(|| format!("no failed delivery has the id {id}; `failed list` shows them"))?;
+    failure.body = Some(failure.whole_body(&target.payloads()).await?);
+    if output.is_json() {
+        output.json_line(&failure)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let unknown = || "unknown".to_owned();
+    let fields = [
+        ("id", failure.id.clone()),
+        ("tenant", failure.tenant_id.to_string()),
+        ("failed at", failure.failed_at.to_rfc3339()),
+        ("code", failure.error_code.clone()),
+        ("reason", failure.reason.clone()),
+        ("event type", failure.event_type.clone().unwrap_or_else(unknown)),
+        ("entity", failure.entity.clone().unwrap_or_else(unknown)),
+        ("alerted at", failure.alerted_at.map_or_else(|| "not yet".into(), |time| time.to_rfc3339())),
+        ("redriven at", failure.redriven_at.map_or_else(|| "never".into(), |time| time.to_rfc3339())),
+    ];
+    for (name, value) in fields {
+        output.line(&format!("{name:<12} {value}"))?;
+    }
+    let body = failure.body.unwrap_or_default();
+    let pretty =
+        serde_json::from_str::<serde_json::Value>(&body).and_then(|json| serde_json::to_string_pretty(&json));
+    output.line(&format!("\n{}", pretty.unwrap_or(body)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn redrive(target: &Target, ids: Vec<String>, all: bool, output: Output) -> anyhow::Result<ExitCode> {
+    let (control, tenant, payloads) = (target.control(), target.tenant()?, target.payloads());
+    let mut ids = ids;
+    if all {
+        let mut cursor = None;
+        loop {
+            let page = control.failures(tenant, false, PAGE, cursor.as_deref()).await?;
+            ids.extend(page.items.into_iter().map(|failure| failure.id));
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    let bus = (&target.clients.events, target.names.bus.as_str());
+    let mut refused = 0;
+    for id in &ids {
+        let outcome = control.redrive(tenant, id, bus, &payloads, system_clock()()).await;
+        refused += usize::from(outcome.is_err());
+        let problem = outcome.err().map(|error| error.to_string());
+        match (output.is_json(), &problem) {
+            (true, _) => {
+                output.json_line(&json!({ "id": id, "redriven": problem.is_none(), "reason": problem }))?
+            }
+            (false, None) => output.line(&format!("{id}  redriven"))?,
+            (false, Some(reason)) => output.line(&format!("{id}  not redriven: {reason}"))?,
+        }
+    }
+    if ids.is_empty() && !output.is_json() {
+        eprintln!("No failed deliveries.");
+    }
+    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,130 @@
+//! `ledgerline local`
+
+use std::{path::PathBuf, process::ExitCode};
+
+use ledgerline_event::Name;
+use ledgerline_ledger::Emitter;
+use serde_json::json;
+
+use super::logs_to_stderr;
+use crate::{
+    args::LocalArgs,
+    local::{Local, LocalOptions},
+    output::Output,
+};
+
+pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyhow::Result<ExitCode> {
+    logs_to_stderr("warn");
+    let options = LocalOptions {
+        aws_port: args.aws_port,
+        port: args.port,
+        slack_webhook: args.slack_webhook,
+        retention_days: args.retention_days,
+        ..LocalOptions::new(&data)
+    };
+    let local = Local::start(options).await?;
+    if output.is_json() {
+        output.json_line(&local.state)?;
+    } else {
+        output.line(&greeting(&local, &data))?;
+    }
+    if args.demo {
+        let emitted = demo(&local).await?;
+        if !output.is_json() {
+            output.line(&format!(
+                "Demo: {emitted} events emitted. See them with\n\n  {} events\n",
+                command(&data)
+            ))?;
+        }
+    }
+    if !output.is_json() {
+        output.line("Ctrl-C stops.")?;
+    }
+    interrupted().await?;
+    if !output.is_json() {
+        output.line("\nStopping: finishing what is in flight …")?;
+    }
+    local.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How to call this binary for the same folder.
+fn command(data: &std::path::Path) -> String {
+    let program = std::env::args().next().unwrap_or_else(|| "ledgerline".into());
+    match data == std::path::Path::new(".ledgerline") {
+        true => format!("{program} --local"),
+        false => format!("{program} --local --data {}", data.display()),
+    }
+}
+
+fn greeting(local: &Local, data: &std::path::Path) -> String {
+    let state = &local.state;
+    format!(
+        "Ledgerline is running on this machine, and only here.\n
+  AWS services   {endpoint}   (DynamoDB, SQS, EventBridge, S3, SSM; any credentials)
+  HTTP API       {api}
+  API key        {key}
+  Data           {data}\n
+Try
+  {command} emit price.changed --entity ITEM/10472 --properties '{{\"old\":1.42,\"new\":1.48}}'
+  {command} events --follow
+  curl -H 'Authorization: Bearer {key}' '{api}/api/events/recent?limit=5'
+  AWS_ENDPOINT_URL={endpoint} AWS_REGION={region} AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local \\
+    aws dynamodb query --table-name {table} --key-condition-expression 'PK = :t' \\
+    --expression-attribute-values '{{\":t\":{{\"S\":\"TENANT#{tenant}\"}}}}'\n",
+        endpoint = state.aws_endpoint,
+        api = state.api_url,
+        key = state.api_key,
+        data = data.display(),
+        command = command(data),
+        region = state.region,
+        table = local.names.events_table,
+        tenant = state.tenant,
+    )
+}
+
+/// A few events of a shop that notices a price.
+async fn demo(local: &Local) -> anyhow::Result<usize> {
+    let name = |text: &str| Name::new("app", text);
+    let emitter = Emitter::new(&local.clients, &local.names, name(&local.state.tenant)?, name("demo-shop")?);
+    let drafts = vec![
+        emitter
+            .event("sync.tier_completed")
+            .entity("STORE", "store-123")
+            .properties(json!({"tier": "hourly", "items": 214}))
+            .caused_by("sync:tier=hourly"),
+        emitter
+            .event("price.changed")
+            .entity("ITEM", "10472")
+            .properties(json!({"old_price": 1.42, "new_price": 1.48, "approved_by": "mike"}))
+            .caused_by("workflow:bid_price_update"),
+        emitter
+            .event("hitl.approved")
+            .entity("ACTION", "8421")
+            .properties(json!({"proposed_action_id": 8421}))
+            .idempotency_key("hitl.approved:8421"),
+        emitter
+            .event("email.parsed")
+            .entity("MAILBOX", "orders")
+            .properties(json!({"subject": "Re: your order", "attachments": 2}))
+            .source_system("email"),
+    ];
+    let fates = emitter.emit_all(drafts).await;
+    let count = fates.len();
+    fates.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(count)
+}
+
+async fn interrupted() -> anyhow::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            result = tokio::signal::ctrl_c() => result?,
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The `ledgerline` command. Local mode is a library too: tests and benchmarks start it in process.
+
+pub mod args;
+mod commands;
+pub mod local;
+mod output;
+mod target;
+mod times;
+
+pub use commands::run;

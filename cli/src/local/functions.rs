@@ -1,0 +1,166 @@
+//! The functions' own handlers, called with the messages of their queues as Lambda would call them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage, SqsMessageAttribute};
+use eventbridge_dlq_alert::Slack;
+use ledgerline_embedded::{Embedded, Queues, Receive, Received};
+use ledgerline_event::Name;
+use ledgerline_ledger::{
+    Clients, Names, Payloads, Saver, StoreError, control::ControlTable, telemetry::Metrics,
+};
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::{EventSource, LocalOptions, TENANT, wiring};
+
+/// A person at a terminal does not wait as long as a batch may on AWS.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
+const LONG_POLL: Duration = Duration::from_secs(20);
+/// What one receive answers at most.
+const RECEIVE_MAX: usize = 10;
+
+/// Starts a poller for every event source.
+pub(super) async fn start(
+    embedded: &Embedded,
+    clients: &Clients,
+    names: &Names,
+    options: &LocalOptions,
+    stopped: watch::Receiver<bool>,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
+    let dead_letters = clients.sqs.get_queue_url().queue_name(&names.dead_letter_queue).send().await;
+    let dead_letters = dead_letters.map_err(|error| StoreError::new("GetQueueUrl", error))?;
+    let save = Arc::new(save_event_to_dynamo::Handler {
+        saver: Saver::new(
+            clients.dynamo.clone(),
+            &names.events_table,
+            control.clone(),
+            options.retention_days,
+        ),
+        sqs: clients.sqs.clone(),
+        dead_letter_queue_url: dead_letters.queue_url.unwrap_or_default(),
+        metrics: Metrics::silent(),
+        clock: options.clock.clone(),
+    });
+    let alert = Arc::new(eventbridge_dlq_alert::Handler {
+        control,
+        payloads: Payloads::new(clients.s3.clone(), &names.payload_bucket),
+        slack: Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone())?,
+        operator_tenant: Name::new("tenant", TENANT)?,
+        metrics: Metrics::silent(),
+        clock: options.clock.clone(),
+    });
+
+    let mut pollers = Vec::new();
+    for source in wiring(names).sources {
+        let (save, alert) = (save.clone(), alert.clone());
+        let poller = Poller { queues: embedded.queues(), source, stopped: stopped.clone() };
+        pollers.push(match poller.source.function {
+            "save-event-to-dynamo" => tokio::spawn(poller.run(move |batch| {
+                let handler = save.clone();
+                async move { handler.handle(batch).await }
+            })),
+            "eventbridge-dlq-alert" => tokio::spawn(poller.run(move |batch| {
+                let handler = alert.clone();
+                async move { handler.handle(batch).await }
+            })),
+            other => anyhow::bail!("no function is called {other}"),
+        });
+    }
+    Ok(pollers)
+}
+
+struct Poller {
+    queues: Arc<Queues>,
+    source: EventSource,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Poller {
+    async fn run<F: Future<Output = SqsBatchResponse>>(mut self, handle: impl Fn(SqsEvent) -> F) {
+        loop {
+            let batch = tokio::select! {
+                biased;
+                _ = self.stopped.wait_for(|stop| *stop) => return,
+                batch = receive(&self.queues, &self.source) => batch,
+            };
+            if batch.is_empty() {
+                continue;
+            }
+            let mut event = SqsEvent::default();
+            event.records = batch.iter().map(|message| record(message, &self.source.queue)).collect();
+            let answer = handle(event).await;
+            let failed = |message: &Received| {
+                answer.batch_item_failures.iter().any(|failure| failure.item_identifier == message.message_id)
+            };
+            for message in batch.iter().filter(|message| !failed(message)) {
+                if let Err(error) = self.queues.delete(&self.source.queue, &message.receipt) {
+                    tracing::warn!(%error, queue = self.source.queue, "a handled message will come again");
+                }
+            }
+        }
+    }
+}
+
+/// A batch: as much as there is, up to the batch size, waiting a little for more if the source says so.
+async fn receive(queues: &Queues, source: &EventSource) -> Vec<Received> {
+    let mut batch = Vec::new();
+    let window = Duration::from_secs(source.window_seconds).min(LONGEST_WINDOW);
+    let mut until: Option<Instant> = None;
+    while batch.len() < source.batch_size {
+        let wait = match until {
+            None => LONG_POLL,
+            Some(end) => end.saturating_duration_since(Instant::now()),
+        };
+        let max = RECEIVE_MAX.min(source.batch_size - batch.len());
+        let received =
+            queues.receive(&source.queue, Receive { max, wait: Some(wait), visibility_seconds: None }).await;
+        match received {
+            Ok(messages) if messages.is_empty() => break,
+            Ok(messages) => batch.extend(messages),
+            Err(error) => {
+                tracing::error!(%error, queue = source.queue, "cannot receive");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                break;
+            }
+        }
+        let end = *until.get_or_insert_with(|| Instant::now() + window);
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    batch
+}
+
+fn record(message: &Received, queue: &str) -> SqsMessage {
+    let mut record = SqsMessage::default();
+    record.message_id = Some(message.message_id.clone());
+    record.receipt_handle = Some(message.receipt.clone());
+    record.body = Some(message.body.clone());
+    record.attributes = [
+        ("SentTimestamp", message.sent_at.to_string()),
+        ("ApproximateReceiveCount", message.receives.to_string()),
+        ("ApproximateFirstReceiveTimestamp", message.first_received_at.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    let optional =
+        [("MessageGroupId", &message.group), ("DeadLetterQueueSourceArn", &message.dead_letter_source)];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            record.attributes.insert(name.to_owned(), value.clone());
+        }
+    }
+    for (name, value) in &message.attributes {
+        let mut attribute = SqsMessageAttribute::default();
+        attribute.string_value = value.string_value.clone();
+        attribute.data_type = Some(value.data_type.clone());
+        record.message_attributes.insert(name.clone(), attribute);
+    }
+    record.event_source = Some("aws:sqs".into());
+    record.event_source_arn = Some(format!("arn:aws:sqs:{}:000000000000:{queue}", super::REGION));
+    record
+}

@@ -1,0 +1,163 @@
+//! Local mode: the embedded services, the functions' own handlers wired to them as
+//! `template.yaml` wires them on AWS, and the HTTP API. One process, one folder.
+
+mod functions;
+mod provision;
+mod state;
+mod wiring;
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::Context;
+use ledgerline_embedded::{Embedded, Hook};
+use ledgerline_event::Name;
+use ledgerline_ledger::{
+    Clients, Clock, Names, control::ControlTable, control::api_key::KeyScope, system_clock,
+    telemetry::Metrics,
+};
+use producer_api::Api;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+pub use state::LocalState;
+pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
+
+/// The stage of local mode.
+pub const STAGE: &str = "local";
+/// The tenant of local mode.
+pub const TENANT: &str = "local";
+/// The region that local mode calls its own.
+pub const REGION: &str = "us-east-1";
+
+/// What to start.
+#[derive(Clone)]
+pub struct LocalOptions {
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// The port of the AWS services; 0 picks a free one.
+    pub aws_port: u16,
+    /// The port of the HTTP API; 0 picks a free one.
+    pub port: u16,
+    /// Where alerts go; without one they are printed.
+    pub slack_webhook: Option<String>,
+    /// 0 keeps events for ever.
+    pub retention_days: u64,
+    /// The time, for everything.
+    pub clock: Clock,
+    /// Called around every request to the services, for tests.
+    pub hook: Option<Hook>,
+}
+
+impl LocalOptions {
+    /// A folder, and everything else as it comes: free ports, the system's clock.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            aws_port: 0,
+            port: 0,
+            slack_webhook: None,
+            retention_days: 0,
+            clock: system_clock(),
+            hook: None,
+        }
+    }
+}
+
+/// Local mode, running.
+pub struct Local {
+    /// What `local.json` says.
+    pub state: LocalState,
+    /// Clients of the embedded services.
+    pub clients: Clients,
+    /// What everything is called.
+    pub names: Names,
+    /// The services themselves.
+    pub embedded: Embedded,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Local {
+    /// Starts everything; ready when this returns.
+    pub async fn start(options: LocalOptions) -> anyhow::Result<Self> {
+        let api_listener = listen(options.port).await?;
+        let clock = options.clock.clone();
+        let embedded = Embedded::start(ledgerline_embedded::Options {
+            data: Some(options.data.clone()),
+            port: options.aws_port,
+            region: REGION.into(),
+            clock: Arc::new(move || clock().get()),
+            hook: options.hook.clone(),
+        })
+        .await
+        .map_err(|error| match error {
+            ledgerline_embedded::StartError::PortTaken(port) => {
+                anyhow::anyhow!("port {port} is in use: choose another with --aws-port, or 0 for a free one")
+            }
+            ledgerline_embedded::StartError::FolderInUse(folder) => {
+                anyhow::anyhow!(
+                    "another local mode uses {}: stop it, or choose another with --data",
+                    folder.display()
+                )
+            }
+            other => other.into(),
+        })?;
+
+        let names = Names::of_stage(STAGE);
+        let clients = Clients::at_endpoint(&embedded.endpoint(), REGION);
+        provision::provision(&clients, &names, &wiring(&names), options.slack_webhook.as_deref()).await?;
+
+        let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
+        let tenant = Name::new("tenant", TENANT)?;
+        let api_key =
+            state::kept_key(&options.data, &control, &tenant, KeyScope::Admin, (options.clock)()).await?;
+        let state = LocalState {
+            aws_endpoint: embedded.endpoint(),
+            api_url: format!("http://{}", api_listener.local_addr()?),
+            api_key,
+            tenant: TENANT.into(),
+            stage: STAGE.into(),
+            region: REGION.into(),
+        };
+
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = functions::start(&embedded, &clients, &names, &options, stopped.clone()).await?;
+        let api = Api::new(clients.clone(), names.clone(), Metrics::silent(), options.clock.clone())?;
+        tasks.push(tokio::spawn(serve_api(api_listener, api, stopped)));
+
+        // Last: whoever sees the file may call at once.
+        state.write(&options.data)?;
+        Ok(Self { state, clients, names, embedded, stop, tasks })
+    }
+
+    /// Takes no more work, finishes what is in flight, and returns.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a part of local mode ended badly");
+            }
+        }
+        self.embedded.stop().await;
+    }
+}
+
+async fn listen(port: u16) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(("127.0.0.1", port)).await {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            anyhow::bail!("port {port} is in use: choose another with --port, or 0 for a free one")
+        }
+        other => other.with_context(|| format!("port {port} cannot be used")),
+    }
+}
+
+async fn serve_api(listener: TcpListener, api: Api, mut stopped: watch::Receiver<bool>) {
+    let shutdown = async move {
+        // A dropped sender means that local mode is gone.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    if let Err(error) =
+        axum::serve(listener, producer_api::router(api)).with_graceful_shutdown(shutdown).await
+    {
+        tracing::error!(%error, "the HTTP API ended");
+    }
+}

@@ -1,0 +1,139 @@
+//! Makes the tables, queues, bus, rule and bucket of local mode; what is there stays.
+
+use anyhow::Context;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType, TimeToLiveSpecification,
+};
+use aws_sdk_eventbridge::types::Target;
+use aws_sdk_sqs::types::QueueAttributeName;
+use ledgerline_event::keys::{ATTRIBUTES, Index};
+use ledgerline_ledger::{Clients, Fault, Names, StoreError};
+use serde_json::json;
+
+use super::{REGION, Wiring, wiring::QueueWiring};
+
+const ACCOUNT: &str = "000000000000";
+
+pub(super) async fn provision(
+    clients: &Clients,
+    names: &Names,
+    wiring: &Wiring,
+    slack_webhook: Option<&str>,
+) -> anyhow::Result<()> {
+    table(clients, &names.events_table, 7).await.context("making the events table")?;
+    table(clients, &names.control_table, 0).await.context("making the control table")?;
+    for queue in &wiring.queues {
+        make_queue(clients, queue).await.with_context(|| format!("making the queue {}", queue.name))?;
+    }
+    bus(clients, names, wiring).await.context("making the event bus")?;
+    let made = clients.s3.create_bucket().bucket(&names.payload_bucket).send().await;
+    if let Err(error) = made.map_err(|error| StoreError::new("CreateBucket", error))
+        && !matches!(error.code.as_deref(), Some("BucketAlreadyOwnedByYou" | "BucketAlreadyExists"))
+    {
+        return Err(error).context("making the payload bucket");
+    }
+    parameter(clients, &names.payload_bucket_parameter, Some(&names.payload_bucket)).await?;
+    parameter(clients, &names.slack_webhook_parameter, slack_webhook).await
+}
+
+/// A table with `PK` and `SK`, as many indexes as asked for, and `ttl`.
+async fn table(clients: &Clients, name: &str, indexes: u8) -> anyhow::Result<()> {
+    let element =
+        |attribute: &str, kind| KeySchemaElement::builder().attribute_name(attribute).key_type(kind).build();
+    let schema =
+        |pk, sk| Ok::<_, anyhow::Error>(vec![element(pk, KeyType::Hash)?, element(sk, KeyType::Range)?]);
+    let mut request = clients
+        .dynamo
+        .create_table()
+        .table_name(name)
+        .billing_mode(BillingMode::PayPerRequest)
+        .set_key_schema(Some(schema("PK", "SK")?));
+    for attribute in &ATTRIBUTES[..2 + 2 * usize::from(indexes)] {
+        let definition = AttributeDefinition::builder()
+            .attribute_name(*attribute)
+            .attribute_type(ScalarAttributeType::S)
+            .build()?;
+        request = request.attribute_definitions(definition);
+    }
+    for index in (1..=indexes).map(Index::Gsi) {
+        let (pk, sk) = index.attributes();
+        let index = GlobalSecondaryIndex::builder()
+            .set_index_name(index.name().map(str::to_owned))
+            .set_key_schema(Some(schema(pk, sk)?))
+            .projection(Projection::builder().projection_type(ProjectionType::All).build())
+            .build()?;
+        request = request.global_secondary_indexes(index);
+    }
+    match request.send().await.map_err(|error| StoreError::new("CreateTable", error)) {
+        Ok(_) => {
+            let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()?;
+            let update =
+                clients.dynamo.update_time_to_live().table_name(name).time_to_live_specification(ttl);
+            update.send().await.map_err(|error| StoreError::new("UpdateTimeToLive", error))?;
+            Ok(())
+        }
+        Err(error) if error.fault == Fault::Conflict => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn make_queue(clients: &Clients, queue: &QueueWiring) -> anyhow::Result<()> {
+    let mut attributes = vec![(QueueAttributeName::VisibilityTimeout, queue.visibility_seconds.to_string())];
+    if let Some(seconds) = queue.retention_seconds {
+        attributes.push((QueueAttributeName::MessageRetentionPeriod, seconds.to_string()));
+    }
+    if let Some((target, receives)) = &queue.redrive {
+        let policy = json!({ "deadLetterTargetArn": queue_arn(target), "maxReceiveCount": receives });
+        attributes.push((QueueAttributeName::RedrivePolicy, policy.to_string()));
+    }
+    let mut request = clients.sqs.create_queue().queue_name(&queue.name);
+    for (name, value) in attributes {
+        request = request.attributes(name, value);
+    }
+    request.send().await.map_err(|error| StoreError::new("CreateQueue", error))?;
+    Ok(())
+}
+
+async fn bus(clients: &Clients, names: &Names, wiring: &Wiring) -> anyhow::Result<()> {
+    let made = clients.events.create_event_bus().name(&names.bus).send().await;
+    if let Err(error) = made.map_err(|error| StoreError::new("CreateEventBus", error))
+        && error.code.as_deref() != Some("ResourceAlreadyExistsException")
+    {
+        return Err(error.into());
+    }
+    for rule in &wiring.rules {
+        let pattern = json!({ "detail-type": [rule.detail_type] }).to_string();
+        let put =
+            clients.events.put_rule().event_bus_name(&names.bus).name(&rule.name).event_pattern(pattern);
+        put.send().await.map_err(|error| StoreError::new("PutRule", error))?;
+        let target = Target::builder().id(&rule.target_id).arn(queue_arn(&rule.target_queue)).build()?;
+        let put = clients.events.put_targets().event_bus_name(&names.bus).rule(&rule.name).targets(target);
+        put.send().await.map_err(|error| StoreError::new("PutTargets", error))?;
+    }
+    Ok(())
+}
+
+async fn parameter(clients: &Clients, name: &str, value: Option<&str>) -> anyhow::Result<()> {
+    match value {
+        Some(value) => {
+            let put = clients.ssm.put_parameter().name(name).value(value).overwrite(true);
+            let put = put.r#type(aws_sdk_ssm::types::ParameterType::SecureString).send().await;
+            put.map_err(|error| StoreError::new("PutParameter", error))?;
+        }
+        // An earlier start may have had one.
+        None => {
+            let deleted = clients.ssm.delete_parameter().name(name).send().await;
+            if let Err(error) = deleted.map_err(|error| StoreError::new("DeleteParameter", error))
+                && error.fault != Fault::Missing
+            {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn queue_arn(name: &str) -> String {
+    format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}")
+}

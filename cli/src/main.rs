@@ -1,0 +1,26 @@
+//! Parses the command line, runs the command, and turns its end into an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ledgerline::args::Cli;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match ledgerline::run(Cli::parse()).await {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `ledgerline events | head` ends the reading side first; that is no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,56 @@
+//! What a person sees, and what a script reads.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// Prints tables for people or JSON lines for scripts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether a script reads.
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// One JSON object on a line of its own.
+    pub(crate) fn json_line(self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.line(&serde_json::to_string(value)?)
+    }
+
+    /// A line on standard output.
+    pub(crate) fn line(self, text: &str) -> anyhow::Result<()> {
+        Ok(writeln!(io::stdout().lock(), "{text}")?)
+    }
+
+    /// Rows under headings, aligned; `none` is said when there are no rows.
+    pub(crate) fn table(self, headings: &[&str], rows: Vec<Vec<String>>, none: &str) -> anyhow::Result<()> {
+        if rows.is_empty() {
+            // Not data: a script that counts lines must count none.
+            return Ok(writeln!(io::stderr().lock(), "{none}")?);
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(headings.iter().map(|text| text.to_uppercase()));
+        if io::stdout().is_terminal() {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        }
+        table.add_rows(rows);
+        table.lines().try_for_each(|line| self.line(line.trim()))
+    }
+}
+
+/// The beginning of a long text.
+pub(crate) fn shortened(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}

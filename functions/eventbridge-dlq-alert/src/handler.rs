@@ -1,0 +1,227 @@
+//! From dead-letter messages to kept failures and one alert.
+//!
+//! Each failure is kept first; only then is anybody told. While Slack is down the messages
+//! go back to the queue, and a message whose failure was already told of is not told again.
+
+use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use futures::future::join_all;
+use ledgerline_event::{Millis, Name};
+use ledgerline_ledger::{
+    Clock, Payloads,
+    control::{
+        ControlTable,
+        failed::{FailedDelivery, FailureState},
+        keys,
+    },
+    telemetry::Metrics,
+};
+use serde_json::Value;
+
+use crate::Slack;
+
+/// So many failures are told in full; of the rest their number.
+const TOLD_IN_FULL: usize = 8;
+
+/// What the function needs.
+#[allow(missing_docs)]
+pub struct Handler {
+    pub control: ControlTable,
+    pub payloads: Payloads,
+    pub slack: Slack,
+    /// Who sees failures that name no tenant.
+    pub operator_tenant: Name,
+    pub metrics: Metrics,
+    pub clock: Clock,
+}
+
+impl Handler {
+    /// Keeps and tells; what is named in the answer goes back to the queue.
+    pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
+        let now = (self.clock)();
+        let kept = join_all(batch.records.iter().map(|record| async move {
+            let failure = describe(record, &self.operator_tenant, now);
+            (record, self.control.keep_failure(failure, &self.payloads).await)
+        }))
+        .await;
+
+        let mut returned: Vec<&SqsMessage> = Vec::new();
+        let mut untold = Vec::new();
+        for (record, outcome) in kept {
+            match outcome {
+                Ok(failure) if failure.alerted_at.is_some() => {}
+                Ok(failure) => untold.push((record, failure)),
+                Err(error) => {
+                    tracing::error!(message_id = record.message_id, %error, "not kept; the message goes back to the queue");
+                    returned.push(record);
+                }
+            }
+        }
+        let failed_deliveries = untold.len();
+        let mut alert_failures = 0;
+        if !untold.is_empty() {
+            let failures: Vec<&FailedDelivery> = untold.iter().map(|(_, failure)| failure).collect();
+            let text = alert_text(&failures);
+            match self.slack.send(&text).await {
+                Ok(sent) => {
+                    if !sent {
+                        tracing::error!(alert = text, "no Slack webhook is set; this is the alert");
+                    }
+                    self.note_told(&failures, now).await;
+                }
+                Err(error) => {
+                    tracing::error!(%error, failures = failures.len(), "kept, but nobody was told; trying again later");
+                    alert_failures = 1;
+                    returned.extend(untold.iter().map(|(record, _)| *record));
+                }
+            }
+        }
+        self.metrics
+            .count(now, &[("FailedDeliveries", failed_deliveries), ("AlertFailures", alert_failures)]);
+        let mut response = SqsBatchResponse::default();
+        response.batch_item_failures = returned.into_iter().map(item_failure).collect();
+        response
+    }
+
+    /// Without this note a redelivered message would be told twice; that is all that is lost.
+    async fn note_told(&self, failures: &[&FailedDelivery], now: Millis) {
+        for noted in join_all(failures.iter().map(|failure| self.control.failure_alerted(failure, now))).await
+        {
+            if let Err(error) = noted {
+                tracing::warn!(%error, "could not note that an alert was sent");
+            }
+        }
+    }
+}
+
+fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedDelivery {
+    let body = record.body.clone().unwrap_or_default();
+    let event: Value = serde_json::from_str(&body).unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let attribute =
+        |name: &str| record.message_attributes.get(name).and_then(|value| value.string_value.clone());
+
+    // The saver names the message that it refused: refused twice, it is still one failure.
+    let message_id = record.message_id.clone().unwrap_or_default();
+    let origin = attribute("ORIGIN_MESSAGE_ID").unwrap_or_else(|| message_id.clone());
+    let sent_at = attribute("ORIGIN_SENT_AT").or_else(|| record.attributes.get("SentTimestamp").cloned());
+    let failed_at =
+        sent_at.and_then(|ms| ms.parse::<u64>().ok()).and_then(|ms| Millis::try_from(ms).ok()).unwrap_or(now);
+
+    let tenant = text(&event["detail"]["tenantId"]).and_then(|tenant| Name::new("tenantId", tenant).ok());
+    let (error_code, reason) = match (attribute("ERROR_CODE"), attribute("ERROR_MESSAGE")) {
+        (Some(code), Some(message)) => (code, message),
+        (Some(code), None) => (code, "EventBridge gave no further reason".into()),
+        (None, _) => (
+            "RETRIES_EXHAUSTED".into(),
+            "the saver was given it again and again and never acknowledged it".into(),
+        ),
+    };
+    FailedDelivery {
+        id: keys::failure_id(failed_at, &origin),
+        tenant_id: tenant.unwrap_or_else(|| operator_tenant.clone()),
+        message_id,
+        failed_at,
+        event_type: text(&event["detail"]["eventType"]),
+        detail_type: text(&event["detail-type"]),
+        entity: text(&event["detail"]["GSI1PK"]),
+        time: text(&event["time"]),
+        error_code,
+        reason,
+        state: FailureState::Failed,
+        alerted_at: None,
+        redriven_at: None,
+        body: Some(body),
+        body_key: None,
+        ttl: None,
+    }
+}
+
+/// One message for all of them.
+fn alert_text(failures: &[&FailedDelivery]) -> String {
+    let mut lines = match failures {
+        [_] => vec![":rotating_light: *EventBridge delivery failure*".to_owned()],
+        many => vec![format!(":rotating_light: *{} EventBridge delivery failures*", many.len())],
+    };
+    for failure in failures.iter().take(TOLD_IN_FULL) {
+        if failures.len() > 1 {
+            lines.push(String::new());
+        }
+        let unknown = "unknown".to_owned();
+        let fields = [
+            ("Event type", failure.event_type.as_ref().unwrap_or(&unknown)),
+            ("Detail type", failure.detail_type.as_ref().unwrap_or(&unknown)),
+            ("Task", failure.entity.as_ref().unwrap_or(&unknown)),
+            ("Time", failure.time.as_ref().unwrap_or(&unknown)),
+            ("Message ID", &failure.message_id),
+            ("Reason", &failure.reason),
+            ("Redrive", &format!("`ledgerline failed redrive {}`", failure.id)),
+        ];
+        lines.extend(fields.map(|(name, value)| format!("*{name}:* {}", escaped(value))));
+    }
+    if let Some(more @ 1..) = failures.len().checked_sub(TOLD_IN_FULL) {
+        lines.push(format!("\n… and {more} more: `ledgerline failed list`"));
+    }
+    lines.join("\n")
+}
+
+/// What Slack would take for markup, and no more of it than a person reads.
+fn escaped(text: &str) -> String {
+    let short: String = text.chars().take(300).collect();
+    short.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn item_failure(record: &SqsMessage) -> BatchItemFailure {
+    let mut failure = BatchItemFailure::default();
+    failure.item_identifier = record.message_id.clone().unwrap_or_default();
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(body: &str) -> SqsMessage {
+        let mut record = SqsMessage::default();
+        record.message_id = Some("m-1".into());
+        record.body = Some(body.into());
+        record
+    }
+
+    fn ops() -> Name {
+        Name::new("tenantId", "ops").unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_read_belongs_to_the_operators() {
+        let failure = describe(&record("not json"), &ops(), Millis::MIN);
+        assert_eq!(failure.tenant_id, ops());
+        assert_eq!(failure.error_code, "RETRIES_EXHAUSTED");
+        assert_eq!(failure.body.as_deref(), Some("not json"));
+    }
+
+    #[test]
+    fn an_alert_has_the_fields_of_the_event() {
+        let body = r#"{"detail-type":"log-event","time":"2026-01-03T15:22:19Z","detail":{"tenantId":"t","eventType":"a<b","GSI1PK":"TASK#req-1"}}"#;
+        let failure = describe(&record(body), &ops(), Millis::MIN);
+        let text = alert_text(&[&failure]);
+        for line in [
+            ":rotating_light: *EventBridge delivery failure*",
+            "*Event type:* a&lt;b",
+            "*Detail type:* log-event",
+            "*Task:* TASK#req-1",
+            "*Time:* 2026-01-03T15:22:19Z",
+            "*Message ID:* m-1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn many_failures_are_one_message() {
+        let failure = describe(&record("{}"), &ops(), Millis::MIN);
+        let text = alert_text(&[&failure; 100]);
+        assert!(text.starts_with(":rotating_light: *100 EventBridge delivery failures*"));
+        assert!(text.contains("… and 92 more"));
+        assert_eq!(text.matches("*Message ID:*").count(), TOLD_IN_FULL);
+    }
+}

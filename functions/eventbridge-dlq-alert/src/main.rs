@@ -1,0 +1,30 @@
+//! Wires the alert to the dead-letter queue, the control table and the webhook's parameter.
+
+use aws_lambda_events::event::sqs::SqsEvent;
+use eventbridge_dlq_alert::{Handler, Slack};
+use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline_event::Name;
+use ledgerline_ledger::{
+    Clients, Payloads,
+    control::ControlTable,
+    required, system_clock,
+    telemetry::{Metrics, init_logs},
+};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    init_logs();
+    let clients = Clients::from_environment().await;
+    let handler = &Handler {
+        control: ControlTable::new(clients.dynamo, required("CONTROL_TABLE")?),
+        payloads: Payloads::new(clients.s3, required("PAYLOAD_BUCKET")?),
+        slack: Slack::new(clients.ssm, required("SLACK_WEBHOOK_PARAMETER")?)?,
+        operator_tenant: Name::new("OPERATOR_TENANT", required("OPERATOR_TENANT")?)?,
+        metrics: Metrics::new(&required("STAGE")?, "eventbridge-dlq-alert"),
+        clock: system_clock(),
+    };
+    let service = service_fn(|event: LambdaEvent<SqsEvent>| async move {
+        Ok::<_, std::convert::Infallible>(handler.handle(event.payload).await)
+    });
+    lambda_runtime::run(service).await
+}

@@ -1,0 +1,75 @@
+//! `producer-api`: the HTTP API, the same router behind API Gateway and in local mode.
+
+mod access;
+mod body;
+mod metered;
+mod problem;
+mod routes;
+
+use std::sync::Arc;
+
+use axum::{
+    Router, middleware,
+    routing::{get, post},
+};
+use ledgerline_ledger::{
+    Clients, Clock, Emitter, Names, Payloads, Reader, control::ControlTable, telemetry::Metrics,
+};
+
+/// What the API needs.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct Api {
+    pub control: ControlTable,
+    pub reader: Reader,
+    pub emitter: Emitter,
+    pub payloads: Payloads,
+    pub clients: Clients,
+    pub names: Names,
+    pub metrics: Metrics,
+    pub clock: Clock,
+}
+
+impl Api {
+    /// The API of a stage. Events that nobody gives an app come from `api`.
+    pub fn new(
+        clients: Clients,
+        names: Names,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> Result<Self, ledgerline_event::Invalid> {
+        let name = |text| ledgerline_event::Name::new("app", text);
+        // The tenant is that of the caller's key, each time anew.
+        let emitter = Emitter::with_clock(&clients, &names, name("api")?, name("api")?, clock.clone())
+            .within(|origin| {
+                origin.context.source = Some("api".into());
+                origin.context.origin = Some("producer-api".into());
+            });
+        let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
+        Ok(Self {
+            control: ControlTable::new(clients.dynamo.clone(), &names.control_table),
+            reader: Reader::new(clients.dynamo.clone(), &names.events_table, payloads.clone()),
+            emitter,
+            payloads,
+            clients,
+            names,
+            metrics,
+            clock,
+        })
+    }
+}
+
+/// All routes.
+pub fn router(api: Api) -> Router {
+    let api = Arc::new(api);
+    Router::new()
+        .route("/api/events/recent", get(routes::recent::list))
+        .route("/api/events/record", post(routes::record::record))
+        .route("/api/failed-deliveries", get(routes::failed::list))
+        .route("/api/failed-deliveries/redrive", post(routes::failed::redrive))
+        .route("/api/health", get(routes::health::health))
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(middleware::from_fn_with_state(api.clone(), metered::count))
+        .with_state(api)
+}

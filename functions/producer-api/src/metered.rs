@@ -1,0 +1,28 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+
+use crate::Api;
+
+/// Counts and logs every request.
+pub(crate) async fn count(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let began = (api.clock)();
+    let response = next.run(request).await;
+    let now = (api.clock)();
+    let status = response.status();
+    tracing::info!(%method, path, status = status.as_u16(), ms = now.get().saturating_sub(began.get()), "request");
+    api.metrics.count(
+        now,
+        &[
+            ("Requests", 1),
+            ("ClientErrors", usize::from(status.is_client_error())),
+            ("ServerErrors", usize::from(status.is_server_error())),
+        ],
+    );
+    response
+}

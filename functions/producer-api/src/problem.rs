@@ -1,0 +1,117 @@
+//! Errors as callers see them: `application/problem+json`, with a `detail` that names the place.
+
+use axum::{
+    Json,
+    extract::rejection::QueryRejection,
+    http::{Method, StatusCode, Uri, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use ledgerline_event::Invalid;
+use ledgerline_ledger::{EmitError, Fault, QueryError, StoreError, control::api_key::KeyRefused};
+use serde_json::json;
+
+/// An answer that is not the one hoped for.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    detail: String,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into() }
+    }
+
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let title = self.status.canonical_reason().unwrap_or("Error");
+        let body = json!({
+            "type": "about:blank",
+            "title": title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        let mut response = (self.status, Json(body)).into_response();
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, axum::http::HeaderValue::from_static("application/problem+json"));
+        response
+    }
+}
+
+pub(crate) async fn no_such_route(uri: Uri) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
+}
+
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Self::bad_request(invalid.to_string())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        let text = rejection.body_text();
+        let detail = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+        Self::bad_request(detail)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(%error, "a service did not do its part");
+        match error.fault {
+            Fault::Throttled => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the ledger is busy; try again in a moment")
+            }
+            // What went wrong inside is for the log, not for callers.
+            _ => Self::new(
+                StatusCode::BAD_GATEWAY,
+                "the ledger did not answer; nothing was recorded by this request",
+            ),
+        }
+    }
+}
+
+impl From<QueryError> for Problem {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Cursor(_) => Self::bad_request(error.to_string()),
+            QueryError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<EmitError> for Problem {
+    fn from(error: EmitError) -> Self {
+        match error {
+            EmitError::Invalid(invalid) => invalid.into(),
+            EmitError::Overflow(error) => error.into(),
+            EmitError::NotAccepted { .. } => {
+                tracing::error!(%error, "the bus did not accept an event");
+                let detail = "the bus did not confirm the event; sending it again with the same idempotencyKey is safe";
+                Self::new(StatusCode::BAD_GATEWAY, detail)
+            }
+        }
+    }
+}
+
+impl From<KeyRefused> for Problem {
+    fn from(refused: KeyRefused) -> Self {
+        match refused {
+            KeyRefused::Unknown | KeyRefused::Revoked(_) => {
+                Self::new(StatusCode::UNAUTHORIZED, format!("Authorization: {refused}"))
+            }
+            KeyRefused::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Failed deliveries: what did not arrive, and sending it again.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Query, State, rejection::QueryRejection},
+    http::HeaderMap,
+};
+use ledgerline_ledger::control::api_key::KeyScope;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::limit;
+use crate::{Api, body, problem::Problem};
+
+/// Without ids everything open is redriven, this many at a time.
+const REDRIVE_PAGE: usize = 100;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Filters {
+    /// Also those that were already redriven.
+    #[serde(default)]
+    all: bool,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    filters: Result<Query<Filters>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let Query(filters) = filters?;
+    let page =
+        api.control.failures(&tenant, filters.all, limit(filters.limit)?, filters.cursor.as_deref()).await?;
+    Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Redrive {
+    ids: Option<Vec<String>>,
+}
+
+pub(crate) async fn redrive(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Admin).await?;
+    let asked: Redrive = body::read(body).await?;
+    let ids = match asked.ids {
+        Some(ids) => ids,
+        None => {
+            let open = api.control.failures(&tenant, false, REDRIVE_PAGE, None).await?;
+            open.items.into_iter().map(|failure| failure.id).collect()
+        }
+    };
+    let (mut redriven, mut refused) = (Vec::new(), Vec::new());
+    let bus = (&api.clients.events, api.names.bus.as_str());
+    for id in ids {
+        match api.control.redrive(&tenant, &id, bus, &api.payloads, (api.clock)()).await {
+            Ok(()) => redriven.push(id),
+            Err(error) => refused.push(json!({ "id": id, "reason": error.to_string() })),
+        }
+    }
+    Ok(Json(json!({ "redriven": redriven, "refused": refused })))
+}

@@ -1,0 +1,58 @@
+//! `GET /api/health`: whether the ledger can be read. Without a key only the bare answer, for
+//! load balancers; with one, what was looked at.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode, header::AUTHORIZATION},
+};
+use ledgerline_event::{Name, keys::Scope};
+use ledgerline_ledger::{EventQuery, StoreError, control::api_key::KeyScope};
+use serde_json::{Value, json};
+
+use crate::{Api, problem::Problem};
+
+/// Counting stops here: more than enough to be alarmed.
+const MANY: usize = 100;
+
+pub(crate) async fn health(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let tenant = match headers.contains_key(AUTHORIZATION) {
+        true => Some(api.caller(&headers, KeyScope::Read).await?),
+        false => None,
+    };
+    let asker = tenant.as_ref().unwrap_or(&api.emitter.origin().tenant);
+    let events = api.newest(asker).await;
+    let failures = api.control.failures(asker, false, MANY, None).await;
+    let healthy = events.is_ok() && failures.is_ok();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut answer = json!({ "status": if healthy { "ok" } else { "unavailable" } });
+    if tenant.is_some() {
+        let check = |problem: Option<String>| json!({ "ok": problem.is_none(), "problem": problem });
+        answer["stage"] = json!(api.names.stage);
+        answer["version"] = json!(env!("CARGO_PKG_VERSION"));
+        answer["checks"] = json!({
+            "eventsTable": check(events.as_ref().err().map(ToString::to_string)),
+            "controlTable": check(failures.as_ref().err().map(ToString::to_string)),
+        });
+        answer["failedDeliveries"] = json!(failures.map(|page| page.items.len()).unwrap_or_default());
+        answer["newestEventAt"] = json!(events.unwrap_or_default());
+    }
+    Ok((status, Json(answer)))
+}
+
+impl Api {
+    async fn newest(&self, tenant: &Name) -> Result<Option<u64>, StoreError> {
+        let mut query = EventQuery::new(tenant, Scope::Tenant);
+        query.order = ledgerline_ledger::Order::NewestFirst;
+        match self.reader.page(&query, 1, None).await {
+            Ok(page) => Ok(page.items.first().map(|event| event.timestamp.get())),
+            Err(ledgerline_ledger::QueryError::Store(error)) => Err(error),
+            Err(ledgerline_ledger::QueryError::Cursor(_)) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Wires the saver to its queue, tables and dead-letter queue.
+
+use aws_lambda_events::event::sqs::SqsEvent;
+use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline_ledger::{
+    Clients, Saver,
+    control::ControlTable,
+    optional, required, system_clock,
+    telemetry::{Metrics, init_logs},
+};
+use save_event_to_dynamo::Handler;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    init_logs();
+    let clients = Clients::from_environment().await;
+    let retention_days = optional("RETENTION_DAYS").map_or(Ok(0), |days| days.parse::<u64>())?;
+    let control = ControlTable::new(clients.dynamo.clone(), required("CONTROL_TABLE")?);
+    let handler = &Handler {
+        saver: Saver::new(clients.dynamo, required("EVENTS_TABLE")?, control, retention_days),
+        sqs: clients.sqs,
+        dead_letter_queue_url: required("DEAD_LETTER_QUEUE_URL")?,
+        metrics: Metrics::new(&required("STAGE")?, "save-event-to-dynamo"),
+        clock: system_clock(),
+    };
+    let service = service_fn(|event: LambdaEvent<SqsEvent>| async move {
+        Ok::<_, std::convert::Infallible>(handler.handle(event.payload).await)
+    });
+    lambda_runtime::run(service).await
+}

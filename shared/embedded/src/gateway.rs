@@ -1,0 +1,125 @@
+//! One port for all services: finds the service, counts, asks the hook, answers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, request::Parts};
+use axum::response::Response;
+
+use crate::answer::{Fault, json_response, respond};
+use crate::dynamo::Dynamo;
+use crate::events::{self, Buses};
+use crate::hook::{Call, Hook, Moment, Verdict};
+use crate::s3::S3;
+use crate::service::{Route, Service, route};
+use crate::sqs::{self, Endpoint, Queues};
+use crate::ssm;
+use crate::store::Store;
+use crate::{Clock, Options};
+
+/// The largest request taken, so that a mistaken upload does not fill the memory.
+const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
+
+/// The services and what stands around them.
+pub(crate) struct Gateway {
+    dynamo: Dynamo,
+    pub(crate) queues: Arc<Queues>,
+    buses: Buses,
+    s3: S3,
+    store: Arc<Store>,
+    endpoint: Endpoint,
+    region: String,
+    clock: Clock,
+    hook: Option<Hook>,
+    requests: Mutex<BTreeMap<(Service, String), u64>>,
+}
+
+impl Gateway {
+    /// Reads what is stored and makes the services ready.
+    pub(crate) fn new(
+        options: Options,
+        store: Store,
+        dynamo: Dynamo,
+        endpoint: String,
+    ) -> rusqlite::Result<Self> {
+        let Options { region, clock, hook, .. } = options;
+        let store = Arc::new(store);
+        let queues = Arc::new(Queues::open(store.clone(), clock.clone(), region.clone())?);
+        let buses = Buses::open(store.clone(), queues.clone(), clock.clone(), region.clone())?;
+        Ok(Self {
+            dynamo,
+            queues,
+            buses,
+            s3: S3::new(store.clone(), clock.clone(), region.clone()),
+            store,
+            endpoint: Endpoint(endpoint),
+            region,
+            clock,
+            hook,
+            requests: Mutex::default(),
+        })
+    }
+
+    /// How often each operation was called.
+    pub(crate) fn requests(&self) -> MutexGuard<'_, BTreeMap<(Service, String), u64>> {
+        self.requests.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    async fn handle(&self, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        if parts.method == Method::GET && parts.uri.path() == "/_ledgerline/health" {
+            return respond(200, "application/json", r#"{"status":"ok"}"#);
+        }
+        let (service, operation) = match route(&parts) {
+            Route::Operation(service, operation) => (service, operation),
+            Route::UnknownTarget(target) => {
+                return Fault::unknown_operation(&target).into_response(Service::DynamoDb);
+            }
+        };
+        let Ok(body) = axum::body::to_bytes(body, MAX_REQUEST_BYTES).await else {
+            return Fault::sender("EntityTooLarge", "The request is too large or was cut short.")
+                .into_response(service);
+        };
+        *self.requests().entry((service, operation.clone())).or_default() += 1;
+
+        let Some(hook) = &self.hook else { return self.serve(service, &operation, parts, body).await };
+        let call = Call { service, operation: operation.clone(), body: body.clone() };
+        if let Verdict::Fail { status, code } = hook(call.clone(), Moment::Before).await {
+            return Fault::injected(status, code).into_response(service);
+        }
+        let response = self.serve(service, &operation, parts, body).await;
+        let moment = Moment::After { status: response.status().as_u16() };
+        match hook(call, moment).await {
+            Verdict::Proceed => response,
+            Verdict::Fail { status, code } => Fault::injected(status, code).into_response(service),
+        }
+    }
+
+    async fn serve(&self, service: Service, operation: &str, parts: Parts, body: Bytes) -> Response {
+        let served = match service {
+            Service::DynamoDb => self.dynamo.handle(&parts, operation, body).await,
+            Service::S3 => self.s3.handle(parts, body).await,
+            Service::Sqs => {
+                let answer = sqs::handle(&self.queues, &self.endpoint, operation, &body).await;
+                Ok(json_response(service, answer))
+            }
+            Service::EventBridge => Ok(json_response(service, events::handle(&self.buses, operation, &body))),
+            Service::Ssm => {
+                let answer = ssm::handle(&self.store, &self.clock, &self.region, operation, &body);
+                Ok(json_response(service, answer))
+            }
+        };
+        served.unwrap_or_else(|fault| fault.into_response(service))
+    }
+}
+
+/// The gateway as an HTTP application.
+pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
+    async fn handle(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response {
+        gateway.handle(request).await
+    }
+    Router::new().fallback(handle).with_state(gateway)
+}

@@ -1,0 +1,24 @@
+//! The AWS services a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, spoken
+//! in their own wire protocols on one loopback port, durable in one folder.
+//!
+//! Any AWS client works against [`Embedded::endpoint`]. What has been acknowledged survives a restart and a
+//! `kill -9`. Tests inject faults through a [`Hook`] and move time through a [`Clock`].
+
+mod answer;
+mod dynamo;
+mod embedded;
+mod events;
+mod gateway;
+mod hook;
+mod options;
+mod s3;
+mod service;
+mod sqs;
+mod ssm;
+mod store;
+
+pub use embedded::{Embedded, StartError};
+pub use hook::{Call, Hook, Moment, Verdict};
+pub use options::{Clock, Options, system_clock};
+pub use service::Service;
+pub use sqs::{AttributeValue, Counts, Outgoing, QueueError, Queues, Receive, Received, Sent};

@@ -1,0 +1,141 @@
+//! The envelope: what every event says of itself, whatever it is about.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    Millis, Name, Seconds,
+    keys::{KeyFields, Keys},
+};
+
+/// The longest `idempotencyKey`, `causedBy`, `workflowRunId` or `sourceSystem`, in bytes.
+pub const TEXT_MAX: usize = 512;
+
+/// Properties of an event whose type nobody here knows: plain JSON.
+pub type Properties = Map<String, Value>;
+
+/// One event, with its keys left to be computed. `P` is plain JSON or a typed struct of the catalogue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event<P = Properties> {
+    /// Unique per tenant and time; ours are `evnt_` and a ULID, others' are taken as they are.
+    pub event_id: Name,
+    /// Whose event it is.
+    pub tenant_id: Name,
+    /// The application that sent it.
+    pub app_name: Name,
+    /// What kind of thing it is about: `TASK`, `JOB`, `STORE`, …
+    pub entity_type: Name,
+    /// Which one.
+    pub entity_id: Name,
+    /// What happened: `Task Completed`, `price.changed`, …
+    pub event_type: Name,
+    /// When it happened, by the sender's clock.
+    pub timestamp: Millis,
+    /// Where it comes from.
+    #[serde(default)]
+    pub context: Context,
+    /// What there is to say about it.
+    pub properties: P,
+    /// Events of one tenant with the same key collapse onto the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// What led to it, as `kind:detail`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caused_by: Option<String>,
+    /// The durable workflow run that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow_run_id: Option<String>,
+    /// The system that the fact comes from, where that is not the sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_system: Option<String>,
+    /// The sender's own counter for the entity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence_no: Option<u64>,
+    /// When the row may be deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Seconds>,
+    /// When it was first saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_at: Option<Millis>,
+}
+
+/// Where an event comes from. Fields that are not ours are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Context {
+    /// `system`, `user`, `api`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// `prod`, `dev`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
+    /// The component that emitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// The worker that emitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<String>,
+    /// Which attempt at the task it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// The subscriptions that led here, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<String>,
+    /// What senders add of their own.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// An event together with its keys: what goes over the bus and into the table.
+#[derive(Serialize)]
+pub struct Keyed<'a, P> {
+    /// The sixteen key attributes.
+    #[serde(flatten)]
+    pub keys: &'a Keys,
+    /// The rest.
+    #[serde(flatten)]
+    pub event: &'a Event<P>,
+}
+
+impl<P> Event<P> {
+    /// The seven fields that the keys are made of.
+    pub fn key_fields(&self) -> KeyFields<'_> {
+        KeyFields {
+            tenant_id: &self.tenant_id,
+            app_name: &self.app_name,
+            entity_type: &self.entity_type,
+            entity_id: &self.entity_id,
+            event_type: &self.event_type,
+            timestamp: self.timestamp,
+            event_id: &self.event_id,
+        }
+    }
+
+    /// The sixteen keys.
+    pub fn keys(&self) -> Keys {
+        Keys::build(&self.key_fields())
+    }
+
+    /// The same event with other properties.
+    pub fn map_properties<Q>(self, change: impl FnOnce(P) -> Q) -> Event<Q> {
+        Event {
+            event_id: self.event_id,
+            tenant_id: self.tenant_id,
+            app_name: self.app_name,
+            entity_type: self.entity_type,
+            entity_id: self.entity_id,
+            event_type: self.event_type,
+            timestamp: self.timestamp,
+            context: self.context,
+            properties: change(self.properties),
+            idempotency_key: self.idempotency_key,
+            caused_by: self.caused_by,
+            workflow_run_id: self.workflow_run_id,
+            source_system: self.source_system,
+            sequence_no: self.sequence_no,
+            ttl: self.ttl,
+            received_at: self.received_at,
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Emitting: everything about an event is computed here, by its sender.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use aws_sdk_eventbridge::types::PutEventsRequestEntry;
+use futures::future::join_all;
+use ledgerline_event::{
+    Context, Event, Invalid, Keyed, Kind, Millis, Name, Properties,
+    catalogue::Catalogued,
+    overflow::{self, LIMIT, MARKER},
+};
+use serde::Serialize;
+use serde_json::{Value, value::RawValue};
+use ulid::Ulid;
+
+use crate::{Clients, Clock, Draft, Fault, Names, Payloads, StoreError, system_clock};
+
+/// Every event has this `DetailType`; the saving rule matches on it.
+pub const DETAIL_TYPE: &str = "log-event";
+/// EventBridge takes this many entries at once…
+const MAX_ENTRIES: usize = 10;
+/// …and this many bytes, with some room for how it counts them.
+const MAX_BYTES: usize = 1_000_000;
+/// DynamoDB holds 32 levels; the item itself is one.
+const MAX_NESTING: usize = 30;
+/// Attempts at one entry that the bus refused for a passing reason.
+const ATTEMPTS: u32 = 5;
+
+/// Who emits, and in what context: the part that is the same for many events.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Whose events they are.
+    pub tenant: Name,
+    /// The application that emits.
+    pub app: Name,
+    /// Where they come from; `via` included.
+    pub context: Context,
+    /// What led to them.
+    pub caused_by: Option<String>,
+    /// The run they belong to.
+    pub workflow_run_id: Option<String>,
+}
+
+/// Emits events in one context. Cheap to clone.
+#[derive(Clone)]
+pub struct Emitter {
+    bus: Arc<Bus>,
+    origin: Arc<Origin>,
+}
+
+struct Bus {
+    events: aws_sdk_eventbridge::Client,
+    name: String,
+    payloads: Payloads,
+    clock: Clock,
+    last_id: Mutex<Ulid>,
+}
+
+/// Why an event is not on the bus.
+#[derive(Debug, thiserror::Error)]
+pub enum EmitError {
+    /// It is not an event.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Its large properties could not be stored, so it was not sent.
+    #[error("storing the overflow: {0}")]
+    Overflow(StoreError),
+    /// The bus did not take it, or nobody knows whether it did. Emitting the same event again is safe.
+    #[error("the bus did not accept the event: {code}: {message}")]
+    NotAccepted {
+        /// EventBridge's code.
+        code: String,
+        /// EventBridge's words.
+        message: String,
+    },
+}
+
+impl Emitter {
+    /// An emitter for `tenant` and `app` on the bus of a stage.
+    pub fn new(clients: &Clients, names: &Names, tenant: Name, app: Name) -> Self {
+        Self::with_clock(clients, names, tenant, app, system_clock())
+    }
+
+    /// The same with a clock of the caller's.
+    pub fn with_clock(clients: &Clients, names: &Names, tenant: Name, app: Name, clock: Clock) -> Self {
+        let context = Context { environment: Some(names.stage.clone()), ..Context::default() };
+        Self {
+            bus: Arc::new(Bus {
+                events: clients.events.clone(),
+                name: names.bus.clone(),
+                payloads: Payloads::new(clients.s3.clone(), &names.payload_bucket),
+                clock,
+                last_id: Mutex::new(Ulid::nil()),
+            }),
+            origin: Arc::new(Origin { tenant, app, context, caused_by: None, workflow_run_id: None }),
+        }
+    }
+
+    /// The context that events get.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The same bus in another context.
+    pub fn within(&self, change: impl FnOnce(&mut Origin)) -> Self {
+        let mut origin = Origin::clone(&self.origin);
+        change(&mut origin);
+        Self { bus: self.bus.clone(), origin: Arc::new(origin) }
+    }
+
+    /// The context of handling `event`: what is emitted there was caused by it, belongs to the
+    /// same tenant and run, and came the same way.
+    pub fn handling<P>(&self, event: &Event<P>) -> Self {
+        self.within(|origin| {
+            origin.tenant = event.tenant_id.clone();
+            origin.caused_by = Some(format!("event:{}:{}", event.event_type, event.event_id));
+            origin.workflow_run_id = event.workflow_run_id.clone();
+            origin.context.via = event.context.via.clone();
+        })
+    }
+
+    /// Begins an event of any type.
+    pub fn event(&self, event_type: impl Into<String>) -> Draft {
+        Draft::new(self.clone(), event_type.into(), Value::Null)
+    }
+
+    /// Begins an event of the catalogue.
+    pub fn catalogued<P: Catalogued>(&self, entity_id: impl Into<String>, properties: P) -> Draft<P> {
+        Draft::new(self.clone(), P::EVENT_TYPE.to_owned(), properties).entity(P::ENTITY_TYPE, entity_id)
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        (self.bus.clock)()
+    }
+
+    /// Ids of one process rise, also within a millisecond, so that its events keep their order.
+    pub(crate) fn next_event_id(&self) -> Name {
+        let fresh = Ulid::from_parts(self.now().get(), random());
+        let Ok(mut last) = self.bus.last_id.lock() else { return Kind::Event.id(fresh) };
+        let next = match last.increment() {
+            Ok(next) if fresh <= *last => next,
+            _ => fresh,
+        };
+        *last = next;
+        Kind::Event.id(next)
+    }
+
+    /// Sends many events; the fate of each is in its place.
+    pub async fn emit_all<P: Serialize + Send + Sync>(
+        &self,
+        drafts: Vec<Draft<P>>,
+    ) -> Vec<Result<Name, EmitError>> {
+        let prepared =
+            join_all(drafts.into_iter().map(|draft| async { self.prepare(draft.build()?).await })).await;
+        let mut fates: Vec<Option<Result<Name, EmitError>>> = Vec::with_capacity(prepared.len());
+        let mut sendable = Vec::new();
+        for (position, entry) in prepared.into_iter().enumerate() {
+            match entry {
+                Ok(entry) => {
+                    sendable.push((position, entry));
+                    fates.push(None);
+                }
+                Err(error) => fates.push(Some(Err(error))),
+            }
+        }
+        for batch in batches(sendable) {
+            for (position, fate) in self.send(batch).await {
+                fates[position] = Some(fate);
+            }
+        }
+        let lost =
+            || Err(EmitError::NotAccepted { code: "Lost".into(), message: "the bus gave no answer".into() });
+        fates.into_iter().map(|fate| fate.unwrap_or_else(lost)).collect()
+    }
+
+    /// Everything that can be done before the bus is asked; S3 first, so that no event is on
+    /// the bus whose payload is not there.
+    async fn prepare<P: Serialize>(&self, event: Event<P>) -> Result<Entry, EmitError> {
+        let properties = raw_properties(&event.properties)?;
+        let event = event.map_properties(|_| properties);
+        let keys = event.keys();
+        let detail = to_json(&Keyed { keys: &keys, event: &event })?;
+        let (source, at) = (format!("task-workflow.{}", event.app_name), event.timestamp);
+        let event_id = event.event_id.clone();
+        if detail.len() <= LIMIT {
+            return Ok(Entry { event_id, source, detail, at });
+        }
+        let properties = serde_json::from_str(event.properties.get());
+        let properties: Properties =
+            properties.map_err(|error| Invalid::new("properties", error.to_string()))?;
+        let mut event = event.map_properties(|_| properties);
+        if let Some((marker, moved)) = overflow::split(&mut event, self.bus.payloads.bucket())? {
+            let body =
+                serde_json::to_vec(&moved).map_err(|error| Invalid::new("properties", error.to_string()))?;
+            self.bus.payloads.put(&marker.key, body).await.map_err(EmitError::Overflow)?;
+        }
+        let detail = to_json(&Keyed { keys: &keys, event: &event })?;
+        Ok(Entry { event_id, source, detail, at })
+    }
+
+    /// Sends one batch; what the bus refuses for a passing reason is sent again, one by one.
+    async fn send(&self, batch: Vec<(usize, Entry)>) -> Vec<(usize, Result<Name, EmitError>)> {
+        let answers = self.put(batch.iter().map(|(_, entry)| entry)).await;
+        let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {
+            let mut answer = answer;
+            let mut attempt = 1;
+            while let Err(Refused { transient: true, .. }) = &answer
+                && attempt < ATTEMPTS
+            {
+                tokio::time::sleep(backoff(attempt)).await;
+                attempt += 1;
+                answer = self.put([&entry]).await.pop().unwrap_or(answer);
+            }
+            let fate = answer
+                .map(|()| entry.event_id)
+                .map_err(|refused| EmitError::NotAccepted { code: refused.code, message: refused.message });
+            (position, fate)
+        });
+        join_all(retried).await
+    }
+
+    async fn put<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Result<(), Refused>> {
+        let entries: Vec<_> = entries.into_iter().map(|entry| entry.request(&self.bus.name)).collect();
+        let count = entries.len();
+        match self.bus.events.put_events().set_entries(Some(entries)).send().await {
+            Ok(answer) => {
+                let mut fates: Vec<_> = answer
+                    .entries()
+                    .iter()
+                    .map(|entry| match entry.error_code() {
+                        None => Ok(()),
+                        Some(code) => Err(Refused::entry(code, entry.error_message())),
+                    })
+                    .collect();
+                fates.resize_with(count, || {
+                    Err(Refused::entry("InternalFailure", Some("no answer for the entry")))
+                });
+                fates
+            }
+            Err(error) => {
+                let error = StoreError::new("PutEvents", error);
+                (0..count).map(|_| Err(Refused::request(&error))).collect()
+            }
+        }
+    }
+}
+
+/// One event as the bus takes it.
+struct Entry {
+    event_id: Name,
+    source: String,
+    detail: String,
+    at: Millis,
+}
+
+impl Entry {
+    /// As EventBridge counts: source, detail type, detail, and 14 bytes for the time.
+    fn size(&self) -> usize {
+        self.source.len() + DETAIL_TYPE.len() + self.detail.len() + 14
+    }
+
+    fn request(&self, bus: &str) -> PutEventsRequestEntry {
+        let time = aws_sdk_eventbridge::primitives::DateTime::from(std::time::SystemTime::from(self.at));
+        PutEventsRequestEntry::builder()
+            .event_bus_name(bus)
+            .source(&self.source)
+            .detail_type(DETAIL_TYPE)
+            .detail(&self.detail)
+            .time(time)
+            .build()
+    }
+}
+
+#[derive(Debug)]
+struct Refused {
+    code: String,
+    message: String,
+    transient: bool,
+}
+
+impl Refused {
+    fn entry(code: &str, message: Option<&str>) -> Self {
+        let transient = matches!(code, "InternalFailure" | "InternalException" | "ThrottlingException");
+        Self { code: code.to_owned(), message: message.unwrap_or(code).to_owned(), transient }
+    }
+
+    fn request(error: &StoreError) -> Self {
+        let code = error.code.clone().unwrap_or_else(|| "NoAnswer".into());
+        let transient = matches!(error.fault, Fault::Unavailable | Fault::Throttled);
+        Self { code, message: error.message.clone(), transient }
+    }
+}
+
+fn batches(entries: Vec<(usize, Entry)>) -> Vec<Vec<(usize, Entry)>> {
+    let mut batches: Vec<Vec<(usize, Entry)>> = Vec::new();
+    let mut bytes = 0;
+    for (position, entry) in entries {
+        let size = entry.size();
+        match batches.last_mut() {
+            Some(batch) if batch.len() < MAX_ENTRIES && bytes + size <= MAX_BYTES => {
+                bytes += size;
+                batch.push((position, entry));
+            }
+            _ => {
+                bytes = size;
+                batches.push(vec![(position, entry)]);
+            }
+        }
+    }
+    batches
+}
+
+fn to_json(value: &impl Serialize) -> Result<String, Invalid> {
+    serde_json::to_string(value).map_err(|error| Invalid::new("properties", error.to_string()))
+}
+
+/// Properties as JSON text: an object, without the marker, which is ours to write (a
+/// producer's own could point readers at somebody else's payload). `null` stands for none.
+fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid> {
+    let wrong = |reason: String| Invalid::new("properties", reason);
+    let raw = serde_json::value::to_raw_value(properties).map_err(|error| wrong(error.to_string()))?;
+    if raw.get() == "null" {
+        return RawValue::from_string("{}".into()).map_err(|error| wrong(error.to_string()));
+    }
+    if !raw.get().starts_with('{') {
+        return Err(wrong("must be a JSON object".into()));
+    }
+    if nesting(raw.get()) > MAX_NESTING {
+        return Err(wrong(format!("nested deeper than {MAX_NESTING} levels, which DynamoDB does not hold")));
+    }
+    if raw.get().contains(MARKER) {
+        let fields: Properties = serde_json::from_str(raw.get()).map_err(|error| wrong(error.to_string()))?;
+        if fields.contains_key(MARKER) {
+            return Err(wrong(format!("{MARKER} is reserved for properties that were moved to S3")));
+        }
+    }
+    Ok(raw)
+}
+
+/// How deep arrays and objects go in well-formed JSON.
+fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_text => depth -= 1,
+            _ => {}
+        }
+    }
+    deepest
+}
+
+fn backoff(attempt: u32) -> Duration {
+    let ceiling = 50_u64 << attempt.min(6);
+    Duration::from_millis(ceiling / 2 + u64::try_from(random() % u128::from(ceiling / 2 + 1)).unwrap_or(0))
+}
+
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // Without randomness ids could repeat: stopping is the only safe answer.
+    getrandom::fill(&mut bytes).expect("the system gives random bytes");
+    u128::from_le_bytes(bytes)
+}
+
+impl std::fmt::Debug for Emitter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Emitter").field("bus", &self.bus.name).field("origin", &self.origin).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nesting_counts_brackets_outside_of_text_only() {
+        assert_eq!(nesting(r#"{"a":"[[[\"[[","b":[{}]}"#), 3);
+        assert_eq!(nesting("{}"), 1);
+    }
+
+    #[test]
+    fn batches_keep_to_ten_entries_and_to_the_size() {
+        let entry = |size: usize| Entry {
+            event_id: Kind::Event.id(Ulid::nil()),
+            source: String::new(),
+            detail: "x".repeat(size),
+            at: Millis::MIN,
+        };
+        let sizes = |sizes: &[usize]| {
+            let entries = sizes.iter().map(|size| entry(*size)).enumerate().collect();
+            batches(entries).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[1; 21]), [10, 10, 1]);
+        assert_eq!(sizes(&[200_000; 7]), [4, 3]);
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+    }
+}

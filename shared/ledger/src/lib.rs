@@ -1,0 +1,30 @@
+//! The AWS side of an event: emitting it, saving it, reading it back whole, and the control
+//! records by which savers, drainers and operators agree. Talks to AWS through SDK clients
+//! only; the time is always an argument or an injected [`Clock`].
+
+mod clients;
+mod clock;
+pub mod control;
+mod draft;
+mod emit;
+mod filter;
+mod late;
+mod names;
+mod overflow;
+mod query;
+mod save;
+mod settings;
+mod store_error;
+pub mod telemetry;
+
+pub use clients::Clients;
+pub use clock::{Clock, system_clock};
+pub use draft::Draft;
+pub use emit::{DETAIL_TYPE, EmitError, Emitter, Origin};
+pub use filter::{CheckedFilter, EventFilter};
+pub use names::Names;
+pub use overflow::Payloads;
+pub use query::{EventQuery, Order, Page, QueryError, Reader};
+pub use save::{Outcome, SaveError, Saver};
+pub use settings::{MissingVariable, optional, required};
+pub use store_error::{Fault, StoreError};
