@@ -1,1 +1,99 @@
-fn main() {}
+//! Measured figures: `cargo run --release -p ledgerline-bench [name …]`.
+//!
+//! Each bench stands in a file of its own and returns a [`Report`]; the goals are beside the
+//! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
+
+mod cold_start;
+mod conditions;
+mod cpu;
+mod deliveries;
+mod function;
+mod item_size;
+mod keys_and_json;
+mod meter;
+mod report;
+mod runtime_api;
+mod samples;
+mod save;
+mod services;
+mod spread;
+mod write_units;
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::{conditions::Conditions, report::Report};
+
+/// Measures Ledgerline on the embedded services.
+#[derive(Debug, Parser)]
+#[command(name = "ledgerline-bench")]
+struct Arguments {
+    /// Which benches to run; all of them if none is named
+    #[arg(value_parser = names())]
+    benches: Vec<String>,
+    /// Only names the benches
+    #[arg(long)]
+    list: bool,
+    /// Prints one JSON object per line instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> anyhow::Result<Report>,
+}
+
+/// Counts before times: what does not depend on the machine comes first.
+const BENCHES: [Bench; 4] = [
+    Bench {
+        name: "write-units",
+        about: "bytes and write units of the twelve event types",
+        run: write_units::run,
+    },
+    Bench {
+        name: "keys-and-json",
+        about: "time to build the keys and the JSON of one event",
+        run: keys_and_json::run,
+    },
+    Bench { name: "save", about: "saves through the function's handler, beside plain puts", run: save::run },
+    Bench {
+        name: "cold-start",
+        about: "from the start of the function's process to its first answer",
+        run: cold_start::run,
+    },
+];
+
+fn names() -> clap::builder::PossibleValuesParser {
+    BENCHES.map(|bench| bench.name).into()
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut out = std::io::stdout().lock();
+    if arguments.list {
+        for bench in &BENCHES {
+            writeln!(out, "{:<14} {}", bench.name, bench.about)?;
+        }
+        return Ok(());
+    }
+    let wanted = |bench: &&Bench| {
+        arguments.benches.is_empty() || arguments.benches.iter().any(|name| name == bench.name)
+    };
+    for bench in BENCHES.iter().filter(wanted) {
+        let before = Conditions::now();
+        eprintln!("{} …", bench.name);
+        let report = (bench.run)().with_context(|| format!("running {}", bench.name))?;
+        if arguments.json {
+            for line in report.json_lines(bench.name, &before) {
+                writeln!(out, "{line}")?;
+            }
+        } else {
+            writeln!(out, "\n{}: {}\n{before}\n\n{report}", bench.name, bench.about)?;
+        }
+    }
+    Ok(())
+}

@@ -10,6 +10,7 @@ import html
 import json
 import os
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -110,8 +111,9 @@ class Slack:
 
 
 class Stack:
-    def __init__(self, stage):
+    def __init__(self, stage, cli):
         self.stage = stage
+        self.cli = cli
         stacks = boto3.client("cloudformation").describe_stacks(StackName=f"ledgerline-{stage}")["Stacks"]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in stacks[0]["Outputs"]}
         self.dynamodb = boto3.client("dynamodb")
@@ -155,6 +157,17 @@ class Stack:
         attributes = self.queue(url)
         names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return all(int(attributes[name]) == 0 for name in names)
+
+    def ledgerline(self, *arguments):
+        """Runs the command line; what it printed."""
+        command = [self.cli, "--stage", self.stage, "--json", *arguments]
+        environment = {**os.environ, "SSL_CERT_FILE": os.environ["AWS_CA_BUNDLE"]}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, (arguments, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def key(self, tenant, scope):
+        return json.loads(self.ledgerline("--tenant", tenant, "keys", "create", "--scope", scope))["key"]
 
     def http(self, method, path, body=None, key=None):
         """Calls the HTTP API as API Gateway would be called: its host name chooses the API."""
@@ -271,6 +284,11 @@ def the_api_refuses_a_caller_without_a_key(stack, slack):
     assert headers["content-type"].startswith("application/problem+json"), headers["content-type"]
 
 
+def the_command_line_finds_every_part(stack, slack):
+    parts = [json.loads(line) for line in stack.ledgerline("doctor").splitlines()]
+    assert len(parts) >= 7 and all(part["state"] == "ok" for part in parts), parts
+
+
 def the_sample_event_is_saved_whole(stack, slack):
     event = sample_event()
     before = time.time() * 1000
@@ -291,7 +309,7 @@ def index_check(name):
         if beginning:
             condition &= Key(f"{prefix}SK").begins_with(beginning)
         query = lambda: stack.events.query(IndexName=name, KeyConditionExpression=condition)["Items"]
-        items = until(f"the sample event through {name}", query)
+        items = until(f"the sample event through {name}", query, seconds=5)
         assert [item["SK"] for item in items] == [sample_event()["SK"]], items
         assert items[0]["properties"]["requestId"] == "req-123", items
 
@@ -347,9 +365,38 @@ def an_event_that_names_no_tenant_is_shown_to_the_operator(stack, slack):
     assert item["reason"], item
 
 
+def the_api_lists_the_failed_deliveries_of_the_callers_tenant(stack, slack):
+    status, _, body = stack.http("GET", "/api/failed-deliveries", key=stack.key(TENANT, "read"))
+    assert status == 200, (status, body)
+    entities = sorted(item["entity"] for item in json.loads(body)["items"])
+    assert entities == ["TASK#req-forged", "TASK#req-seconds"], body
+
+
+def an_event_larger_than_a_row_travels_through_the_api_and_back(stack, slack):
+    key = stack.key("acme", "admin")
+    properties = {"output": "x" * 600_000, "kept": 1}
+    event = {"eventType": "report.made", "entityType": "REPORT", "entityId": "r-1", "properties": properties}
+    status, _, body = stack.http("POST", "/api/events/record", body=event, key=key)
+    assert status == 202, (status, body[:500])
+    event_id = json.loads(body)["eventId"]
+
+    def listed():
+        status, _, body = stack.http("GET", "/api/events/recent?entityType=REPORT&entityId=r-1", key=key)
+        assert status == 200, (status, body[:500])
+        return json.loads(body)["items"]
+
+    (item,) = until("the recorded event in the API", listed)
+    assert item["eventId"] == event_id, item["eventId"]
+    assert item["properties"] == properties, sorted(item["properties"])
+    kept = stack.s3.head_object(
+        Bucket=stack.outputs["PayloadBucketName"], Key=f"events/r-1/{event_id}-payload.json"
+    )
+    assert kept["ContentLength"] > 600_000, kept["ContentLength"]
+
+
 def nothing_else_reached_the_events_table(stack, slack):
-    keys = sorted(item["SK"] for item in stack.events.scan(ConsistentRead=True)["Items"])
-    assert len(keys) == 2, keys
+    entities = sorted(item["entityId"] for item in stack.events.scan(ConsistentRead=True)["Items"])
+    assert entities == ["r-1", "req-123", "req-124"], entities
 
 
 CHECKS = [
@@ -360,12 +407,15 @@ CHECKS = [
     no_role_may_change_or_delete_a_saved_event,
     the_api_answers_health,
     the_api_refuses_a_caller_without_a_key,
+    the_command_line_finds_every_part,
     the_sample_event_is_saved_whole,
     *[index_check(name) for name in INDEX_QUERIES],
     a_second_delivery_changes_nothing,
     an_event_with_a_forged_key_is_refused_kept_and_announced,
     an_event_with_a_bad_timestamp_is_refused_kept_and_announced,
     an_event_that_names_no_tenant_is_shown_to_the_operator,
+    the_api_lists_the_failed_deliveries_of_the_callers_tenant,
+    an_event_larger_than_a_row_travels_through_the_api_and_back,
     nothing_else_reached_the_events_table,
 ]
 
@@ -373,11 +423,12 @@ CHECKS = [
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stage", help="the deployed stage to check")
+    parser.add_argument("--cli", help="the ledgerline binary")
     parser.add_argument("--healthy", action="store_true", help="only ask whether the local AWS is up")
     arguments = parser.parse_args()
     if arguments.healthy:
         sys.exit(0 if fetch("/_ministack/health")[0] == 200 else 1)
-    stack = Stack(arguments.stage)
+    stack = Stack(arguments.stage, arguments.cli)
     slack = Slack()
     stack.ssm.put_parameter(
         Name=stack.outputs["SlackWebhookParameter"], Type="SecureString", Value=slack.url, Overwrite=True

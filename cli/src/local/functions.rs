@@ -57,6 +57,8 @@ pub(super) async fn start(
     let mut pollers = Vec::new();
     for source in wiring(names).sources {
         let (save, alert) = (save.clone(), alert.clone());
+        // Whoever had received messages of this queue died with the process before.
+        embedded.queues().release(&source.queue)?;
         let poller = Poller { queues: embedded.queues(), source, stopped: stopped.clone() };
         pollers.push(match poller.source.function {
             "save-event-to-dynamo" => tokio::spawn(poller.run(move |batch| {

@@ -18,6 +18,7 @@ use ledgerline_ledger::{
 use producer_api::Api;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
+pub use provision::provision;
 pub use state::LocalState;
 pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
 

@@ -15,7 +15,8 @@ use super::{REGION, Wiring, wiring::QueueWiring};
 
 const ACCOUNT: &str = "000000000000";
 
-pub(super) async fn provision(
+/// Makes everything that a stage has; `slack_webhook` stands for the parameter that an operator sets.
+pub async fn provision(
     clients: &Clients,
     names: &Names,
     wiring: &Wiring,

@@ -50,7 +50,7 @@ pub fn wiring(names: &Names) -> Wiring {
         queues: vec![
             QueueWiring {
                 name: dead_letters.clone(),
-                visibility_seconds: 180,
+                visibility_seconds: 240,
                 retention_seconds: Some(14 * 24 * 60 * 60),
                 redrive: None,
             },

@@ -22,8 +22,11 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
             false => Problem::bad_request("the body could not be read to its end"),
         }
     })?;
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Problem::bad_request("the body is empty; a JSON object is expected"));
+    // serde would also take a list for a struct, field by field.
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => {}
+        Some(_) => return Err(Problem::bad_request("the body is not a JSON object")),
+        None => return Err(Problem::bad_request("the body is empty; a JSON object is expected")),
     }
     let mut json = serde_json::Deserializer::from_slice(&bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {

@@ -113,6 +113,13 @@ impl Index {
         self.ages.range(..=(cutoff, i64::MAX)).map(|(_, seq)| *seq).collect()
     }
 
+    /// The messages received and not yet deleted.
+    pub(crate) fn in_flight(&self) -> Vec<i64> {
+        let flies =
+            |seq: &i64| matches!(self.entries.get(seq), Some(Entry { state: State::InFlight { .. }, .. }));
+        self.hidden.iter().map(|(_, seq)| *seq).filter(flies).collect()
+    }
+
     /// When the next hidden message becomes ready.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.hidden.first().map(|(until, _)| *until)

@@ -8,6 +8,7 @@ mod message;
 mod queues;
 mod rows;
 mod settings;
+mod traffic;
 
 pub use error::QueueError;
 pub use index::Counts;

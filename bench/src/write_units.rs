@@ -1,0 +1,69 @@
+//! What each event type weighs in the table and costs to write, through the saver itself.
+//!
+//! Up to 1 KB a write is one unit for the table and one for each of the seven indexes. An
+//! idempotency key makes it a transaction with a marker in the control table.
+
+use anyhow::ensure;
+use ledgerline_event::{Admitted, Event, Millis, catalogue::EVENT_TYPES};
+use ledgerline_ledger::{Saver, control::ControlTable, system_clock};
+use serde_json::json;
+
+use crate::{
+    meter::{Meter, Reading},
+    report::{Goal, Report},
+    samples::{self, Ids},
+    services::Services,
+};
+
+/// One write unit covers this many bytes.
+const UNIT_BYTES: usize = 1024;
+/// The table and its seven indexes.
+const COPIES: f64 = 8.0;
+
+/// Saves every type with short ids and with ULIDs, with and without an idempotency key.
+pub(crate) fn run() -> anyhow::Result<Report> {
+    let services = Services::start()?;
+    let meter = Meter::default();
+    let dynamo = meter.install(&services.clients().dynamo);
+    let control = ControlTable::new(dynamo.clone(), &services.names.control_table);
+    let saver = Saver::new(dynamo, &services.names.events_table, control, 0);
+    let now = system_clock()();
+
+    let mut report =
+        Report::with_headings(&["event type", "ids", "bytes", "units", "bytes with key", "units with key"]);
+    let measure = |event: Event| services.runtime.block_on(save(&saver, &meter, event, now));
+    // The first event of a tenant also registers it.
+    measure(samples::nth(0, &Ids::ulids(), now)?)?;
+    for kind in ["short", "ULID"] {
+        for (number, event_type) in EVENT_TYPES.into_iter().enumerate() {
+            let ids = |n: usize| if kind == "short" { Ids::short(n) } else { Ok(Ids::ulids()) };
+            let plain = measure(samples::nth(number, &ids(2 * number)?, now)?)?;
+            let mut event = samples::nth(number, &ids(2 * number + 1)?, now)?;
+            event.idempotency_key = Some(format!("{}:{}:1", event.entity_id, event_type));
+            let keyed = measure(event)?;
+            let cells = vec![
+                json!(event_type),
+                json!(kind),
+                json!(plain.bytes),
+                json!(plain.units),
+                json!(keyed.bytes),
+                json!(keyed.units),
+            ];
+            let goal = if plain.bytes <= UNIT_BYTES { Goal::Exactly(COPIES) } else { Goal::None };
+            report.row(cells, plain.units, goal);
+        }
+    }
+    services.stop();
+    Ok(report)
+}
+
+async fn save(saver: &Saver, meter: &Meter, event: Event, now: Millis) -> anyhow::Result<Reading> {
+    meter.take();
+    let answers = saver.save(&[Admitted { keys: event.keys(), event }], now).await;
+    for answer in answers {
+        answer?;
+    }
+    let reading = meter.take();
+    ensure!(reading.units > 0.0, "the store reported no consumed capacity");
+    Ok(reading)
+}

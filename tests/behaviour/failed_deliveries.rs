@@ -1,0 +1,211 @@
+use std::sync::{Arc, Mutex};
+
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
+use ledgerline_embedded::{Service, Verdict};
+use ledgerline_event::keys::Scope;
+use ledgerline_ledger::EventQuery;
+use serde_json::{Value, json};
+
+use crate::world::{World, at, detail, event, name, until};
+
+const TIME: u64 = 1_767_453_739_640;
+
+/// A Slack on loopback: answers what it is told to, then `ok`, and keeps what it accepted.
+#[derive(Clone, Default)]
+struct Slack {
+    troubles: Arc<Mutex<Vec<(u16, Option<&'static str>)>>>,
+    messages: Arc<Mutex<Vec<String>>>,
+}
+
+impl Slack {
+    async fn start(troubles: &[(u16, Option<&'static str>)]) -> (Self, String) {
+        let slack = Self { troubles: Arc::new(Mutex::new(troubles.to_vec())), ..Self::default() };
+        let app = Router::new().route("/hook", post(Self::take)).with_state(slack.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (slack, url)
+    }
+
+    async fn take(State(slack): State<Self>, body: String) -> axum::response::Response {
+        let trouble = slack.troubles.lock().unwrap().pop();
+        match trouble {
+            Some((status, retry_after)) => {
+                let status = StatusCode::from_u16(status).unwrap();
+                match retry_after {
+                    Some(seconds) => (status, [("retry-after", seconds)]).into_response(),
+                    None => status.into_response(),
+                }
+            }
+            None => {
+                let text = serde_json::from_str::<Value>(&body).unwrap()["text"].as_str().unwrap().to_owned();
+                slack.messages.lock().unwrap().push(text);
+                "ok".into_response()
+            }
+        }
+    }
+
+    async fn told(&self, deliveries: usize) -> Vec<String> {
+        until("Slack was told", || async {
+            let messages = self.messages.lock().unwrap().clone();
+            let told: usize = messages.iter().map(|text| text.matches("*Message ID:*").count()).sum();
+            (told >= deliveries).then_some(messages)
+        })
+        .await
+    }
+}
+
+fn forged(id: &str) -> Value {
+    let mut forged = detail(&event("local", id, at(TIME)));
+    forged["PK"] = json!("TENANT#victim");
+    forged
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_event_is_kept_told_and_never_saved() {
+    let (slack, url) = Slack::start(&[]).await;
+    let world = World::with(|options| options.slack_webhook = Some(url)).await;
+    world.put_events(&[forged("e-1")]).await;
+    let messages = slack.told(1).await;
+    world.quiet().await;
+    assert_eq!(messages.len(), 1);
+    for line in [
+        "*Event type:* price.changed",
+        "*Detail type:* log-event",
+        "*Task:* ITEM#10472",
+        "*Reason:* PK: `TENANT#victim` does not match",
+    ] {
+        assert!(messages[0].contains(line), "{line} in {}", messages[0]);
+    }
+    assert!(world.rows().await.is_empty());
+
+    let (_, answer) = world.get("/api/failed-deliveries").await;
+    let failure = &answer["items"][0];
+    assert_eq!(failure["errorCode"], "KEY_MISMATCH");
+    assert_eq!(failure["state"], "failed");
+    assert!(failure["alertedAt"].is_u64());
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_nobody_can_read_reach_the_dead_letter_queue() {
+    let (slack, url) = Slack::start(&[]).await;
+    let world = World::with(|options| options.slack_webhook = Some(url)).await;
+    let sqs = &world.clients().sqs;
+    let queue = sqs
+        .get_queue_url()
+        .queue_name(&world.local.names.ingest_queue)
+        .send()
+        .await
+        .unwrap()
+        .queue_url
+        .unwrap();
+    let bodies = [
+        "not json",
+        "{}",
+        r#"{"detail-type":"other","detail":{}}"#,
+        r#"{"detail-type":"log-event","detail":[]}"#,
+    ];
+    for body in bodies {
+        sqs.send_message().queue_url(&queue).message_body(body).send().await.unwrap();
+    }
+    slack.told(bodies.len()).await;
+    world.quiet().await;
+    let failures = world.control().failures(&name("local"), false, 10, None).await.unwrap().items;
+    assert_eq!(failures.len(), bodies.len(), "they belong to the operators' tenant");
+    let mut kept = Vec::new();
+    for failure in &failures {
+        assert!(!failure.reason.is_empty());
+        kept.push(world.control().failure(&name("local"), &failure.id).await.unwrap().unwrap().body.unwrap());
+    }
+    kept.sort_unstable();
+    let mut expected = bodies;
+    expected.sort_unstable();
+    assert_eq!(kept, expected, "kept as they were");
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_failures_are_few_messages_and_slack_may_be_busy_or_down() {
+    let (slack, url) = Slack::start(&[(500, None), (503, None), (429, Some("0"))]).await;
+    let world = World::with(|options| options.slack_webhook = Some(url)).await;
+    let many: Vec<_> = (0..30).map(|n| forged(&format!("e-{n}"))).collect();
+    world.put_events(&many).await;
+    until("all are kept and told", || async {
+        let (_, answer) = world.get("/api/failed-deliveries?limit=100").await;
+        let items = answer["items"].as_array().unwrap();
+        (items.len() == 30 && items.iter().all(|item| item["alertedAt"].is_u64())).then_some(())
+    })
+    .await;
+    let messages = slack.messages.lock().unwrap().clone();
+    assert!(!messages.is_empty() && messages.len() <= 6, "{} messages for 30 failures", messages.len());
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redriven_event_goes_back_on_the_bus_and_is_saved_once() {
+    // The store refuses the event for good at first, and takes it later.
+    let mended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = mended.clone();
+    let world = World::with(|options| {
+        options.hook = Some(Arc::new(move |call, moment| {
+            let poison = call.service == Service::DynamoDb
+                && call.operation == "PutItem"
+                && moment == ledgerline_embedded::Moment::Before
+                && call.body.windows(8).any(|bytes| bytes == b"e-poison")
+                && call.body.windows(12).any(|bytes| bytes == b"events-local")
+                && !seen.load(std::sync::atomic::Ordering::SeqCst);
+            Box::pin(async move {
+                match poison {
+                    true => Verdict::Fail { status: 400, code: "ValidationException".into() },
+                    false => Verdict::Proceed,
+                }
+            })
+        }));
+    })
+    .await;
+    world.put_events(&[detail(&event("local", "e-poison", at(TIME)))]).await;
+    let failure = until("it is kept", || async {
+        world.control().failures(&name("local"), false, 10, None).await.unwrap().items.pop()
+    })
+    .await;
+    assert_eq!(failure.error_code, "NOT_STORABLE");
+    world.quiet().await;
+
+    mended.store(true, std::sync::atomic::Ordering::SeqCst);
+    let ids = json!({"ids": [failure.id, "1767453739640-unknown"]}).to_string();
+    let (status, answer) = world.post("/api/failed-deliveries/redrive", ids).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["redriven"], json!([failure.id]));
+    assert!(answer["refused"][0]["reason"].as_str().unwrap().contains("no failed delivery has the id"));
+    world.rows_at_least(1).await;
+    let (_, again) =
+        world.post("/api/failed-deliveries/redrive", json!({"ids": [failure.id]}).to_string()).await;
+    assert_eq!(again["redriven"], json!([failure.id]), "a repeat is harmless");
+    world.quiet().await;
+
+    let tenant = name("local");
+    let events = world.reader().all(&EventQuery::new(&tenant, Scope::Tenant)).await.unwrap();
+    assert_eq!(events.len(), 1);
+    assert_eq!(world.get("/api/failed-deliveries").await.1["items"], json!([]));
+    let (_, all) = world.get("/api/failed-deliveries?all=true").await;
+    assert_eq!(all["items"][0]["state"], "redriven");
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tenants_failures_are_not_shown_and_not_redriven() {
+    let world = World::start().await;
+    let mut foreign = detail(&event("other", "e-1", at(TIME)));
+    foreign["GSI7SK"] = json!("forged");
+    world.put_events(&[foreign]).await;
+    let failure = until("it is kept", || async {
+        world.control().failures(&name("other"), false, 10, None).await.unwrap().items.pop()
+    })
+    .await;
+    assert_eq!(world.get("/api/failed-deliveries?all=true").await.1["items"], json!([]));
+    let (_, answer) =
+        world.post("/api/failed-deliveries/redrive", json!({"ids": [failure.id]}).to_string()).await;
+    assert_eq!(answer["redriven"], json!([]));
+    world.local.stop().await;
+}

@@ -1,0 +1,115 @@
+use ledgerline_event::{
+    Event,
+    catalogue::{JobCreated, JobTask, TaskCompleted},
+    keys::Scope,
+};
+use ledgerline_ledger::{Emitter, EventQuery};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::world::{World, name};
+
+const LARGE: usize = 300_000;
+
+fn emitter(world: &World) -> Emitter {
+    Emitter::new(world.clients(), &world.local.names, name("local"), name("test"))
+}
+
+/// The stored row (with the marker) and the event as readers get it.
+async fn travelled(world: &World) -> (Value, Event) {
+    let row = world.rows_at_least(1).await.remove(0);
+    let tenant = name("local");
+    let events = world.reader().all(&EventQuery::new(&tenant, Scope::Tenant)).await.unwrap();
+    (serde_dynamo::aws_sdk_dynamodb_1::from_item(row).unwrap(), events.into_iter().next().unwrap())
+}
+
+fn plain(properties: &impl Serialize) -> Value {
+    serde_json::to_value(properties).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_output_travels_whole() {
+    let world = World::start().await;
+    let completed = TaskCompleted {
+        request_id: "req-1".into(),
+        job_id: None,
+        output: json!({"text": "ä".repeat(LARGE / 2)}),
+        duration_ms: 1,
+        exit_code: 0,
+        usage: None,
+    };
+    let id = emitter(&world).catalogued("req-1", completed.clone()).emit().await.unwrap();
+    let (row, event) = travelled(&world).await;
+    let marker = &row["properties"]["_s3Overflow"];
+    assert_eq!(marker["bucket"], "ledgerline-local-payloads");
+    assert_eq!(marker["key"], json!(format!("events/req-1/{id}-payload.json")));
+    assert_eq!(row["properties"].get("output"), None);
+    assert_eq!(row["properties"]["durationMs"], 1, "what fits stays");
+    assert_eq!(Value::Object(event.properties), plain(&completed));
+
+    let (status, answer) = world.get("/api/events/recent?entityType=TASK&entityId=req-1").await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["items"][0]["properties"], plain(&completed));
+    assert_eq!(answer["items"][0].get("PK"), None, "answers have no key attributes");
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_with_large_inputs_travels_whole() {
+    let world = World::start().await;
+    let task = |n: usize| JobTask {
+        task_id: format!("task-{n}"),
+        name: "scrape".into(),
+        depends_on: vec![],
+        input: json!({"page": "x".repeat(LARGE / 10)}).as_object().unwrap().clone(),
+    };
+    let created = JobCreated {
+        job_id: "job-1".into(),
+        request_id: "req-1".into(),
+        tasks: (0..10).map(task).collect(),
+        total_tasks: 10,
+    };
+    emitter(&world).catalogued("job-1", created.clone()).emit().await.unwrap();
+    let (row, event) = travelled(&world).await;
+    assert!(row["properties"]["_s3Overflow"].is_object());
+    assert_eq!(Value::Object(event.properties), plain(&created));
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_property_may_overflow_and_odd_entity_ids_do_no_harm() {
+    let world = World::start().await;
+    let properties = json!({"a": 1, "transcript": "z".repeat(LARGE)});
+    let draft = emitter(&world).event("call.ended").entity("CALL", "../..//ü").properties(properties.clone());
+    draft.emit().await.unwrap();
+    let (_, event) = travelled(&world).await;
+    assert_eq!(Value::Object(event.properties), properties);
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_of_a_senders_own_opens_nothing() {
+    let world = World::start().await;
+    world
+        .clients()
+        .s3
+        .put_object()
+        .bucket("ledgerline-local-payloads")
+        .key("events/victim/e-payload.json")
+        .body(br#"{"secret":1}"#.to_vec().into())
+        .send()
+        .await
+        .unwrap();
+    let marker = json!({"_s3Overflow": {"bucket": "ledgerline-local-payloads", "key": "events/victim/e-payload.json"}});
+
+    let refused =
+        emitter(&world).event("x").entity("T", "1").properties(marker.clone()).emit().await.unwrap_err();
+    assert!(refused.to_string().starts_with("properties: _s3Overflow is reserved"), "{refused}");
+
+    let mut forged = crate::world::event("local", "e-1", crate::world::at(1_767_453_739_640));
+    forged.properties = marker.as_object().unwrap().clone();
+    world.put_events(&[crate::world::detail(&forged)]).await;
+    let (_, event) = travelled(&world).await;
+    assert_eq!(Value::Object(event.properties), marker, "left as it is");
+    world.local.stop().await;
+}
