@@ -60,17 +60,16 @@ impl Intercept for Meter {
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let input = context.input_mut();
-        let mut items = Vec::new();
+        let mut largest = None;
         if let Some(put) = input.downcast_mut::<PutItemInput>() {
             put.return_consumed_capacity = Some(ReturnConsumedCapacity::Total);
-            items.extend(put.item.as_ref());
+            largest = put.item().map(item_size);
         } else if let Some(transaction) = input.downcast_mut::<TransactWriteItemsInput>() {
             transaction.return_consumed_capacity = Some(ReturnConsumedCapacity::Total);
-            items.extend(
-                transaction.transact_items().iter().filter_map(|write| write.put()).map(|put| put.item()),
-            );
+            let puts = transaction.transact_items().iter().filter_map(|write| write.put());
+            largest = puts.map(|put| item_size(put.item())).max();
         }
-        let largest = items.into_iter().map(item_size).max().unwrap_or(0);
+        let largest = largest.unwrap_or(0);
         self.note(|reading| reading.bytes = reading.bytes.max(largest));
         Ok(())
     }

@@ -1,12 +1,13 @@
 use std::sync::{Arc, Mutex};
 
+use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use ledgerline_embedded::{Service, Verdict};
 use ledgerline_event::keys::Scope;
 use ledgerline_ledger::EventQuery;
 use serde_json::{Value, json};
 
-use crate::world::{World, at, detail, event, name, until};
+use crate::world::{Store, World, at, detail, event, name, until};
 
 const TIME: u64 = 1_767_453_739_640;
 
@@ -208,4 +209,45 @@ async fn another_tenants_failures_are_not_shown_and_not_redriven() {
         world.post("/api/failed-deliveries/redrive", json!({"ids": [failure.id]}).to_string()).await;
     assert_eq!(answer["redriven"], json!([]));
     world.local.stop().await;
+}
+
+/// The function itself, called as its queue would call it: with what it gave back, again.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_slack_is_down_messages_go_back_and_nothing_is_told_twice() {
+    let store = Store::start(None).await;
+    let (slack, url) = Slack::start(&[(500, None), (500, None)]).await;
+    let parameter = &store.names.slack_webhook_parameter;
+    store.clients.ssm.put_parameter().name(parameter).value(url).send().await.unwrap();
+    let handler = eventbridge_dlq_alert::Handler {
+        control: store.control(),
+        payloads: ledgerline_ledger::Payloads::new(store.clients.s3.clone(), &store.names.payload_bucket),
+        slack: eventbridge_dlq_alert::Slack::new(store.clients.ssm.clone(), parameter.clone())
+            .unwrap()
+            .patient_for(std::time::Duration::ZERO),
+        operator_tenant: name("ops"),
+        metrics: ledgerline_ledger::telemetry::Metrics::silent(),
+        clock: Arc::new(|| at(TIME)),
+    };
+    let mut batch = SqsEvent::default();
+    for n in 0..3 {
+        let mut record = SqsMessage::default();
+        record.message_id = Some(format!("m-{n}"));
+        // One of them is too large for an item of the control table.
+        record.body = Some("x".repeat(if n == 0 { 500_000 } else { 10 }));
+        batch.records.push(record);
+    }
+    for _ in 0..2 {
+        let answer = handler.handle(batch.clone()).await;
+        assert_eq!(answer.batch_item_failures.len(), 3, "all go back while nobody is told");
+        let kept = store.control().failures(&name("ops"), false, 10, None).await.unwrap().items;
+        assert_eq!(kept.len(), 3, "and all are kept, once");
+        assert!(kept.iter().all(|failure| failure.alerted_at.is_none()));
+    }
+    assert!(handler.handle(batch.clone()).await.batch_item_failures.is_empty());
+    assert!(handler.handle(batch).await.batch_item_failures.is_empty(), "a redelivery of what was told");
+    assert_eq!(slack.messages.lock().unwrap().len(), 1);
+    let kept = store.control().failures(&name("ops"), false, 10, None).await.unwrap().items;
+    let large = kept.iter().find(|failure| failure.body_key.is_some()).unwrap();
+    assert_eq!(large.whole_body(&handler.payloads).await.unwrap().len(), 500_000);
+    store.embedded.stop().await;
 }

@@ -65,7 +65,8 @@ impl Drainer {
             }
             (true, true, _) => self.read(clients, names).await,
             (false, _, false) => {
-                self.lane_horizon = self.lane_horizon.max(TIME + SPAN + random.u64(..SPAN));
+                // The lane always moves on, so that it often overtakes a stamp just chosen.
+                self.lane_horizon = self.lane_horizon.max(TIME + SPAN) + random.u64(1..SPAN / 4);
                 self.publish(clients, names).await;
                 self.lane_published = true;
             }
@@ -154,7 +155,7 @@ impl Stage {
             && let Some(scene) = scene.as_mut()
         {
             self.drainers_act.store(true, Ordering::SeqCst);
-            for _ in 0..scene.random.usize(..4) {
+            for _ in 0..scene.random.usize(..7) {
                 let which = scene.random.usize(..scene.drainers.len());
                 scene.drainers[which].step(&mut scene.random, &scene.clients, &scene.names).await;
             }
