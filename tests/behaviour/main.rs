@@ -1,5 +1,7 @@
 //! End-to-end behaviour, one file each, over the embedded services through real SDK clients.
 
+#![allow(clippy::unwrap_used)]
+
 mod bad_input;
 mod command_line;
 mod deliveries;

@@ -26,8 +26,7 @@ async fn every_query_finds_exactly_the_tenants_own_events_in_order_over_all_page
             event.app_name = name(if random.bool() { &app_1 } else { &app_2 });
             event.entity_type = name(["TASK", "JOB"][random.usize(..2)]);
             event.entity_id = name(&format!("id-{}-{seed}", random.u8(..3)));
-            event.event_type =
-                name(&["Task Pending", "price.changed", "price.dropped"][random.usize(..3)].to_string());
+            event.event_type = name(["Task Pending", "price.changed", "price.dropped"][random.usize(..3)]);
             events.push(event);
         }
         let batch: Vec<_> = events.iter().cloned().map(admitted).collect();

@@ -28,7 +28,7 @@ enum State {
 
 pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitCode> {
     let names = &target.names;
-    let checks = vec![
+    let checks = [
         table(target, "events table", &names.events_table, 7).await,
         table(target, "control table", &names.control_table, 0).await,
         bus(target).await,
