@@ -5,7 +5,7 @@
 
 use anyhow::ensure;
 use ledgerline_event::{Admitted, Event, Millis, catalogue::EVENT_TYPES};
-use ledgerline_ledger::{Saver, control::ControlTable, system_clock};
+use ledgerline_ledger::{Outcome, Saver, control::ControlTable, system_clock};
 use serde_json::json;
 
 use crate::{
@@ -34,12 +34,12 @@ pub(crate) fn run() -> anyhow::Result<Report> {
     let measure = |event: Event| services.runtime.block_on(save(&saver, &meter, event, now));
     // The first event of a tenant also registers it.
     measure(samples::nth(0, &Ids::ulids(), now)?)?;
-    for kind in ["short", "ULID"] {
+    for (round, kind) in ["short", "ULID"].into_iter().enumerate() {
         for (number, event_type) in EVENT_TYPES.into_iter().enumerate() {
             let ids = |n: usize| if kind == "short" { Ids::short(n) } else { Ok(Ids::ulids()) };
             let plain = measure(samples::nth(number, &ids(2 * number)?, now)?)?;
             let mut event = samples::nth(number, &ids(2 * number + 1)?, now)?;
-            event.idempotency_key = Some(format!("{}:{}:1", event.entity_id, event_type));
+            event.idempotency_key = Some(format!("{}:{event_type}:{round}", event.entity_id));
             let keyed = measure(event)?;
             let cells = vec![
                 json!(event_type),
@@ -61,7 +61,8 @@ async fn save(saver: &Saver, meter: &Meter, event: Event, now: Millis) -> anyhow
     meter.take();
     let answers = saver.save(&[Admitted { keys: event.keys(), event }], now).await;
     for answer in answers {
-        answer?;
+        let outcome = answer?;
+        ensure!(matches!(outcome, Outcome::Saved { .. }), "not saved but {outcome:?}");
     }
     let reading = meter.take();
     ensure!(reading.units > 0.0, "the store reported no consumed capacity");

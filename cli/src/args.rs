@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ledgerline_ledger::control::api_key::KeyScope;
@@ -87,7 +87,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "URL")]
     pub slack_webhook: Option<String>,
     /// Delete events after so many days; 0 keeps them
-    #[arg(long, default_value_t = 0, value_name = "DAYS")]
+    #[arg(long, default_value_t = 0, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(..=36_500))]
     pub retention_days: u64,
 }
 
@@ -147,9 +147,9 @@ pub struct EventsArgs {
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 50)]
-    pub limit: usize,
-    /// Keep running and print what comes
+    #[arg(long, short = 'n', default_value = "50")]
+    pub limit: NonZeroUsize,
+    /// Keep running and print what comes, up to a minute late
     #[arg(long, short, conflicts_with = "until")]
     pub follow: bool,
 }
@@ -217,8 +217,8 @@ pub enum FailedCommand {
         #[arg(long)]
         all: bool,
         /// At most so many
-        #[arg(long, short = 'n', default_value_t = 50)]
-        limit: usize,
+        #[arg(long, short = 'n', default_value = "50")]
+        limit: NonZeroUsize,
     },
     /// Show one, with the message as it was
     Show {

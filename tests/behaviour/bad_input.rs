@@ -35,6 +35,9 @@ async fn a_bad_body_gets_an_error_that_names_the_field() {
         (body("occurredAt", json!(now + 3_600_000)), 400, "occurredAt: is 3"),
         (body("occurredAt", json!(1_767_453_739)), 400, "occurredAt: 1767453739 has 10 digits"),
         (body("occurredAt", json!("soon")), 400, "occurredAt: `soon` is neither"),
+        (body("occurredAt", json!({})), 400, "occurredAt: `{}` is neither"),
+        (body("properties", json!({"": 1})), 400, "properties: has a field without a name"),
+        (body("properties", json!({"n": 1.7e308})), 400, "properties: has the number 1.7e+308"),
         (body("properties", json!({"big": "x".repeat(2_000_000)})), 413, "the body is over 1048576 bytes"),
     ];
     for (sent, status, expected) in cases {
@@ -60,6 +63,11 @@ async fn a_bad_query_gets_an_error_that_names_the_parameter() {
         ("entityId=1", "entityId: needs entityType"),
         ("tenantId=other", "unknown field `tenantId`"),
         ("cursor=nonsense", "cursor: is not one that a list gave"),
+        // A cursor of the whole time line, outside of the time that is asked for.
+        (
+            "until=1767453739640&cursor=WzAsMTc2NzQ1Mzc0MDAwMCwiZSIsIlQiLCIxIiwiYSIsIngiXQ",
+            "cursor: belongs to a list with other filters",
+        ),
         ("type=a%23b", "type: `a#b` contains '#'"),
     ] {
         let (status, problem) = world.get(&format!("/api/events/recent?{query}")).await;

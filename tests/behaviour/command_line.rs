@@ -32,6 +32,9 @@ async fn an_operator_emits_lists_and_filters_events() {
             .to_owned();
     assert!(id.starts_with("evnt_"));
     run(&["emit", "hitl.approved", "--entity", "ACTION/1", "--app", "desk", "--at", "2h"]);
+    let ahead = run(&["emit", "x", "--entity", "T/1", "--at", "2099-01-01T00:00:00Z"]);
+    assert_eq!(ahead.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ahead.stderr).contains("timestamp: is "), "{ahead:?}");
     world.rows_at_least(2).await;
 
     let table = out(&run(&["events"]));
@@ -141,6 +144,9 @@ fn mistakes_on_the_command_line_say_what_to_do_next() {
     assert!(
         String::from_utf8_lossy(&plain.stderr).contains("--local for the running local mode, or --stage")
     );
+    for wrong in [&["failed", "list", "--limit", "0"][..], &["local", "--retention-days", "99999999"]] {
+        assert_eq!(ledgerline(folder.path(), wrong).status.code(), Some(2), "{wrong:?}");
+    }
     let wrong = ledgerline(folder.path(), &["keys", "create", "--scope", "root"]);
     assert_eq!(wrong.status.code(), Some(2));
     for command in ["local", "emit", "events", "keys", "failed"] {

@@ -214,6 +214,23 @@ async fn another_tenants_failures_are_not_shown_and_not_redriven() {
     world.local.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_kept_however_large_its_fields_are() {
+    let world = World::start().await;
+    world
+        .put_events(&[
+            json!({"tenantId": "local", "eventType": "x".repeat(250_000), "GSI1PK": "y".repeat(250_000)}),
+        ])
+        .await;
+    let failure = until("it is kept", || async {
+        world.control().failures(&name("local"), false, 10, None).await.unwrap().items.pop()
+    })
+    .await;
+    assert_eq!(failure.event_type.unwrap().len(), 1_000);
+    world.quiet().await;
+    world.local.stop().await;
+}
+
 /// The function itself, called as its queue would call it: with what it gave back, again.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_slack_is_down_messages_go_back_and_nothing_is_told_twice() {
@@ -228,6 +245,7 @@ async fn while_slack_is_down_messages_go_back_and_nothing_is_told_twice() {
             .unwrap()
             .patient_for(std::time::Duration::ZERO),
         operator_tenant: name("ops"),
+        ledger_flag: "--stage test".into(),
         metrics: ledgerline_ledger::telemetry::Metrics::silent(),
         clock: Arc::new(|| at(TIME)),
     };

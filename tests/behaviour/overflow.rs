@@ -113,3 +113,53 @@ async fn a_marker_of_a_senders_own_opens_nothing() {
     assert_eq!(Value::Object(event.properties), marker, "left as it is");
     world.local.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_once_written_is_never_replaced_and_never_mistaken_for_another() {
+    let world = World::start().await;
+    let emit = |text: &str| {
+        let draft = emitter(&world).event("x").entity("T", "1").event_id(name("e-1"));
+        draft.at(crate::world::at(1_767_453_739_640)).properties(json!({"output": text.repeat(LARGE)})).emit()
+    };
+    emit("a").await.unwrap();
+    emit("a").await.unwrap();
+    let refused = emit("b").await.unwrap_err();
+    assert!(refused.to_string().starts_with("eventId: e-1 has a payload of other content"), "{refused}");
+    let (_, event) = travelled(&world).await;
+    assert_eq!(event.properties["output"].as_str().unwrap().as_bytes()[0], b'a');
+
+    // Somebody with access to the bucket replaces it: readers notice.
+    let s3 = &world.clients().s3;
+    let put = s3.put_object().bucket("ledgerline-local-payloads").key("events/1/e-1-payload.json");
+    put.body(br#"{"output":"forged"}"#.to_vec().into()).send().await.unwrap();
+    let (_, event) = travelled(&world).await;
+    assert!(event.properties.contains_key("_s3Overflow") && !event.properties.contains_key("output"));
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_large_events_comes_in_several_pages() {
+    let world = World::start().await;
+    let emitter = emitter(&world);
+    let large = |n: usize| {
+        emitter.event("x").entity("T", format!("{n}")).properties(json!({"output": "x".repeat(900_000)}))
+    };
+    for fate in emitter.emit_all((0..12).map(large).collect()).await {
+        fate.unwrap();
+    }
+    world.rows_at_least(12).await;
+    let (mut cursor, mut found, mut pages) = (String::new(), 0, 0);
+    loop {
+        let (status, answer) = world.get(&format!("/api/events/recent?limit=100{cursor}")).await;
+        assert_eq!(status, 200);
+        found += answer["items"].as_array().unwrap().len();
+        pages += 1;
+        match answer["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, 12);
+    assert!(pages > 1, "12 events of 900 KB do not fit one answer of a Lambda function");
+    world.local.stop().await;
+}

@@ -107,14 +107,18 @@ async fn queue(target: &Target, part: &'static str, name: &str, should_be_empty:
         Ok(found) => found.queue_url.unwrap_or_default(),
         Err(error) => return missing(part, name, StoreError::new("GetQueueUrl", error)),
     };
-    let asked = QueueAttributeName::ApproximateNumberOfMessages;
-    match sqs.get_queue_attributes().queue_url(url).attribute_names(asked.clone()).send().await {
+    // A message that somebody is just trying to handle is there all the same.
+    let asked = [
+        QueueAttributeName::ApproximateNumberOfMessages,
+        QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+    ];
+    match sqs.get_queue_attributes().queue_url(url).set_attribute_names(Some(asked.to_vec())).send().await {
         Err(error) => missing(part, name, StoreError::new("GetQueueAttributes", error)),
         Ok(found) => {
-            let waiting =
-                found.attributes().and_then(|values| values.get(&asked)).map_or("0", String::as_str);
-            let state = if should_be_empty && waiting != "0" { State::Note } else { State::Ok };
-            check(part, name, state, format!("{waiting} messages waiting"))
+            let count = |attribute| found.attributes()?.get(attribute)?.parse::<u64>().ok();
+            let held = asked.iter().filter_map(count).sum::<u64>();
+            let state = if should_be_empty && held > 0 { State::Note } else { State::Ok };
+            check(part, name, state, format!("{held} messages"))
         }
     }
 }

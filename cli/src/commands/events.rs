@@ -38,17 +38,16 @@ pub(super) async fn run(target: &Target, args: EventsArgs, output: Output) -> an
         since: time("--since", &args.since, Millis::MIN)?,
         until: time("--until", &args.until, Millis::MAX)?,
     };
-    let events = newest(&reader, tenant, &filter.clone().checked()?, args.limit).await?;
+    let limit = args.limit.get();
     if !args.follow {
-        print_all(&events, output)?;
+        print_all(&newest(&reader, tenant, &filter.checked()?, limit).await?, output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut seen = HashSet::new();
-    for event in events.into_iter().rev() {
-        print_line(&event, output)?;
-        seen.insert(event.event_id);
+    tokio::select! {
+        // One listener for the whole time: none of its signals is lost between two reads.
+        interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        ended = follow(&reader, tenant, filter, limit, output) => ended,
     }
-    follow(&reader, tenant, filter, seen, output).await
 }
 
 async fn newest(
@@ -72,44 +71,45 @@ async fn newest(
     Ok(events)
 }
 
+/// Prints the newest events, oldest first, and then what arrives.
 async fn follow(
     reader: &Reader,
     tenant: &Name,
     filter: EventFilter,
-    mut seen: HashSet<Name>,
+    limit: usize,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let clock = system_clock();
-    let mut since = clock().minus(FOLLOW_BACK_MS).max(filter.since);
-    // What was there before is history: only what arrives from here on is printed.
-    let mut history = true;
+    // First what is there, then the listing: what arrives between the two is in the listing, what
+    // arrives after it is in neither, and so nothing falls between.
+    let mut seen: HashSet<Name> =
+        window(reader, tenant, &filter).await?.into_iter().map(|event| event.event_id).collect();
+    for event in newest(reader, tenant, &filter.clone().checked()?, limit).await?.into_iter().rev() {
+        print_line(&event, output)?;
+        seen.insert(event.event_id);
+    }
     loop {
-        let window = EventFilter { since, ..filter.clone() }.checked()?;
-        let mut cursor = None;
-        let mut found = HashSet::new();
-        loop {
-            let page = reader.recent(tenant, &window, Order::OldestFirst, 500, cursor.as_deref()).await?;
-            for event in page.items {
-                found.insert(event.event_id.clone());
-                if !history && !seen.contains(&event.event_id) {
-                    print_line(&event, output)?;
-                }
-            }
-            cursor = page.cursor;
-            if cursor.is_none() {
-                break;
-            }
+        let found = window(reader, tenant, &filter).await?;
+        for event in found.iter().filter(|event| !seen.contains(&event.event_id)) {
+            print_line(event, output)?;
         }
         // Only what the window can find again has to be remembered.
-        seen = found;
-        history = false;
-        since = clock().minus(FOLLOW_BACK_MS).max(filter.since);
-        tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            () = tokio::time::sleep(FOLLOW_EVERY) => {}
+        seen = found.into_iter().map(|event| event.event_id).collect();
+        tokio::time::sleep(FOLLOW_EVERY).await;
+    }
+}
+
+/// The events of the last minute, oldest first.
+async fn window(reader: &Reader, tenant: &Name, filter: &EventFilter) -> anyhow::Result<Vec<Event>> {
+    let since = system_clock()().minus(FOLLOW_BACK_MS).max(filter.since);
+    let recent = EventFilter { since, ..filter.clone() }.checked()?;
+    let mut events = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = reader.recent(tenant, &recent, Order::OldestFirst, 500, cursor.as_deref()).await?;
+        events.extend(page.items);
+        cursor = page.cursor;
+        if cursor.is_none() {
+            return Ok(events);
         }
     }
 }

@@ -19,7 +19,7 @@ const PAGE: usize = 100;
 
 pub(super) async fn run(target: &Target, command: FailedCommand, output: Output) -> anyhow::Result<ExitCode> {
     match command {
-        FailedCommand::List { all, limit } => list(target, all, limit, output).await,
+        FailedCommand::List { all, limit } => list(target, all, limit.get(), output).await,
         FailedCommand::Show { id } => show(target, &id, output).await,
         FailedCommand::Redrive { ids, all } => redrive(target, ids, all, output).await,
     }

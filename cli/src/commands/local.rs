@@ -44,8 +44,11 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
     if !output.is_json() {
         output.line("\nStopping: finishing what is in flight …")?;
     }
-    local.stop().await;
-    Ok(ExitCode::SUCCESS)
+    tokio::select! {
+        () = local.stop() => Ok(ExitCode::SUCCESS),
+        // Whoever asks twice does not want to wait; what was not acknowledged comes again.
+        again = interrupted() => again.map(|()| ExitCode::FAILURE),
+    }
 }
 
 /// How to call this binary for the same folder.
@@ -53,7 +56,7 @@ fn command(data: &std::path::Path) -> String {
     let program = std::env::args().next().unwrap_or_else(|| "ledgerline".into());
     match data == std::path::Path::new(".ledgerline") {
         true => format!("{program} --local"),
-        false => format!("{program} --local --data {}", data.display()),
+        false => format!("{program} --local --data '{}'", data.display()),
     }
 }
 

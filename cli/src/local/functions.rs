@@ -50,6 +50,7 @@ pub(super) async fn start(
         payloads: Payloads::new(clients.s3.clone(), &names.payload_bucket),
         slack: Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone())?,
         operator_tenant: Name::new("tenant", TENANT)?,
+        ledger_flag: "--local".into(),
         metrics: Metrics::silent(),
         clock: options.clock.clone(),
     });
@@ -82,7 +83,10 @@ struct Poller {
 }
 
 impl Poller {
-    async fn run<F: Future<Output = SqsBatchResponse>>(mut self, handle: impl Fn(SqsEvent) -> F) {
+    async fn run<F>(mut self, handle: impl Fn(SqsEvent) -> F)
+    where
+        F: Future<Output = SqsBatchResponse> + Send + 'static,
+    {
         loop {
             let batch = tokio::select! {
                 biased;
@@ -94,7 +98,14 @@ impl Poller {
             }
             let mut event = SqsEvent::default();
             event.records = batch.iter().map(|message| record(message, &self.source.queue)).collect();
-            let answer = handle(event).await;
+            // As on AWS, a handler that panics gives its batch back and nothing more.
+            let answer = match tokio::spawn(handle(event)).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    tracing::error!(%error, function = self.source.function, "the function crashed; its messages come again");
+                    continue;
+                }
+            };
             let failed = |message: &Received| {
                 answer.batch_item_failures.iter().any(|failure| failure.item_identifier == message.message_id)
             };

@@ -6,7 +6,7 @@ mod provision;
 mod state;
 mod wiring;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use ledgerline_embedded::{Embedded, Hook};
@@ -28,6 +28,9 @@ pub const STAGE: &str = "local";
 pub const TENANT: &str = "local";
 /// The region that local mode calls its own.
 pub const REGION: &str = "us-east-1";
+
+/// How long what is in flight may take to finish once stopping.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// What to start.
 #[derive(Clone)]
@@ -81,6 +84,7 @@ impl Local {
     /// Starts everything; ready when this returns.
     pub async fn start(options: LocalOptions) -> anyhow::Result<Self> {
         let api_listener = listen(options.port).await?;
+        private_folder(&options.data)?;
         let clock = options.clock.clone();
         let embedded = Embedded::start(ledgerline_embedded::Options {
             data: Some(options.data.clone()),
@@ -133,13 +137,30 @@ impl Local {
     /// Takes no more work, finishes what is in flight, and returns.
     pub async fn stop(self) {
         self.stop.send_replace(true);
+        let deadline = tokio::time::Instant::now() + STOP_WITHIN;
         for task in self.tasks {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "a part of local mode ended badly");
+            let abort = task.abort_handle();
+            match tokio::time::timeout_at(deadline, task).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "a part of local mode ended badly"),
+                Err(_) => {
+                    // A half-sent request would keep it open for ever. What was not acknowledged comes again.
+                    tracing::warn!("a request or a batch did not finish in time");
+                    abort.abort();
+                }
             }
         }
         self.embedded.stop().await;
     }
+}
+
+/// The folder holds the API key and the webhook: nobody else on the machine may look into it.
+fn private_folder(folder: &std::path::Path) -> anyhow::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder).with_context(|| format!("the data folder {} cannot be made", folder.display()))
 }
 
 async fn listen(port: u16) -> anyhow::Result<TcpListener> {

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
     ProjectionType, ScalarAttributeType, TimeToLiveSpecification,
 };
-use aws_sdk_eventbridge::types::Target;
+use aws_sdk_eventbridge::types::{DeadLetterConfig, Target};
 use aws_sdk_sqs::types::QueueAttributeName;
 use ledgerline_event::keys::{ATTRIBUTES, Index};
 use ledgerline_ledger::{Clients, Fault, Names, StoreError};
@@ -67,15 +67,15 @@ async fn table(clients: &Clients, name: &str, indexes: u8) -> anyhow::Result<()>
         request = request.global_secondary_indexes(index);
     }
     match request.send().await.map_err(|error| StoreError::new("CreateTable", error)) {
-        Ok(_) => {
-            let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()?;
-            let update =
-                clients.dynamo.update_time_to_live().table_name(name).time_to_live_specification(ttl);
-            update.send().await.map_err(|error| StoreError::new("UpdateTimeToLive", error))?;
-            Ok(())
-        }
-        Err(error) if error.fault == Fault::Conflict => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) if error.fault != Fault::Conflict => return Err(error.into()),
+        _ => {}
+    }
+    // Each time: an earlier start may have ended between the two.
+    let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()?;
+    let update = clients.dynamo.update_time_to_live().table_name(name).time_to_live_specification(ttl);
+    match update.send().await.map_err(|error| StoreError::new("UpdateTimeToLive", error)) {
+        Err(error) if !error.message.contains("already enabled") => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -108,7 +108,12 @@ async fn bus(clients: &Clients, names: &Names, wiring: &Wiring) -> anyhow::Resul
         let put =
             clients.events.put_rule().event_bus_name(&names.bus).name(&rule.name).event_pattern(pattern);
         put.send().await.map_err(|error| StoreError::new("PutRule", error))?;
-        let target = Target::builder().id(&rule.target_id).arn(queue_arn(&rule.target_queue)).build()?;
+        let dead_letters = DeadLetterConfig::builder().arn(queue_arn(&names.dead_letter_queue)).build();
+        let target = Target::builder()
+            .id(&rule.target_id)
+            .arn(queue_arn(&rule.target_queue))
+            .dead_letter_config(dead_letters)
+            .build()?;
         let put = clients.events.put_targets().event_bus_name(&names.bus).rule(&rule.name).targets(target);
         put.send().await.map_err(|error| StoreError::new("PutTargets", error))?;
     }

@@ -15,12 +15,15 @@ use ledgerline_ledger::{
     },
     telemetry::Metrics,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::Slack;
 
 /// So many failures are told in full; of the rest their number.
 const TOLD_IN_FULL: usize = 8;
+
+/// Characters of a field that are kept beside the body.
+const MAX_TEXT: usize = 1_000;
 
 /// What the function needs.
 #[allow(missing_docs)]
@@ -30,6 +33,8 @@ pub struct Handler {
     pub slack: Slack,
     /// Who sees failures that name no tenant.
     pub operator_tenant: Name,
+    /// How a person names this ledger on the command line: `--stage dev`, `--local`.
+    pub ledger_flag: String,
     pub metrics: Metrics,
     pub clock: Clock,
 }
@@ -46,25 +51,29 @@ impl Handler {
 
         let mut returned: Vec<&SqsMessage> = Vec::new();
         let mut untold = Vec::new();
+        let mut failed_deliveries = 0;
         for (record, outcome) in kept {
             match outcome {
-                Ok(failure) if failure.alerted_at.is_some() => {}
-                Ok(failure) => untold.push((record, failure)),
+                Ok(kept) => {
+                    failed_deliveries += usize::from(kept.is_new);
+                    if kept.failure.alerted_at.is_none() {
+                        untold.push((record, kept.failure));
+                    }
+                }
                 Err(error) => {
                     tracing::error!(message_id = record.message_id, %error, "not kept; the message goes back to the queue");
                     returned.push(record);
                 }
             }
         }
-        let failed_deliveries = untold.len();
         let mut alert_failures = 0;
         if !untold.is_empty() {
             let failures: Vec<&FailedDelivery> = untold.iter().map(|(_, failure)| failure).collect();
-            let text = alert_text(&failures);
+            let text = alert_text(&failures, &self.ledger_flag);
             match self.slack.send(&text).await {
                 Ok(sent) => {
                     if !sent {
-                        tracing::error!(alert = text, "no Slack webhook is set; this is the alert");
+                        tracing::error!(alert = %text, "no Slack webhook is set; this is the alert");
                     }
                     self.note_told(&failures, now).await;
                 }
@@ -96,9 +105,9 @@ impl Handler {
 fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedDelivery {
     let body = record.body.clone().unwrap_or_default();
     let event: Value = serde_json::from_str(&body).unwrap_or_default();
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let attribute =
-        |name: &str| record.message_attributes.get(name).and_then(|value| value.string_value.clone());
+    // Somebody else's text: no more of it than a person reads, or the record would not fit the table.
+    let text = |value: &Value| value.as_str().map(|text| text.chars().take(MAX_TEXT).collect::<String>());
+    let attribute = |name: &str| text(&json!(record.message_attributes.get(name)?.string_value));
 
     // The saver names the message that it refused: refused twice, it is still one failure.
     let message_id = record.message_id.clone().unwrap_or_default();
@@ -137,7 +146,7 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
 }
 
 /// One message for all of them.
-fn alert_text(failures: &[&FailedDelivery]) -> String {
+fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
     let mut lines = match failures {
         [_] => vec![":rotating_light: *EventBridge delivery failure*".to_owned()],
         many => vec![format!(":rotating_light: *{} EventBridge delivery failures*", many.len())],
@@ -154,12 +163,18 @@ fn alert_text(failures: &[&FailedDelivery]) -> String {
             ("Time", failure.time.as_ref().unwrap_or(&unknown)),
             ("Message ID", &failure.message_id),
             ("Reason", &failure.reason),
-            ("Redrive", &format!("`ledgerline failed redrive {}`", failure.id)),
+            (
+                "Redrive",
+                &format!(
+                    "`ledgerline {ledger_flag} --tenant {} failed redrive {}`",
+                    failure.tenant_id, failure.id
+                ),
+            ),
         ];
         lines.extend(fields.map(|(name, value)| format!("*{name}:* {}", escaped(value))));
     }
     if let Some(more @ 1..) = failures.len().checked_sub(TOLD_IN_FULL) {
-        lines.push(format!("\n… and {more} more: `ledgerline failed list`"));
+        lines.push(format!("\n… and {more} more: `ledgerline {ledger_flag} failed list`"));
     }
     lines.join("\n")
 }
@@ -203,7 +218,7 @@ mod tests {
     fn an_alert_has_the_fields_of_the_event() {
         let body = r#"{"detail-type":"log-event","time":"2026-01-03T15:22:19Z","detail":{"tenantId":"t","eventType":"a<b","GSI1PK":"TASK#req-1"}}"#;
         let failure = describe(&record(body), &ops(), Millis::MIN);
-        let text = alert_text(&[&failure]);
+        let text = alert_text(&[&failure], "--stage dev");
         for line in [
             ":rotating_light: *EventBridge delivery failure*",
             "*Event type:* a&lt;b",
@@ -219,7 +234,7 @@ mod tests {
     #[test]
     fn many_failures_are_one_message() {
         let failure = describe(&record("{}"), &ops(), Millis::MIN);
-        let text = alert_text(&[&failure; 100]);
+        let text = alert_text(&[&failure; 100], "--stage dev");
         assert!(text.starts_with(":rotating_light: *100 EventBridge delivery failures*"));
         assert!(text.contains("… and 92 more"));
         assert_eq!(text.matches("*Message ID:*").count(), TOLD_IN_FULL);

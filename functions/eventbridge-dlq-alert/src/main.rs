@@ -20,6 +20,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         payloads: Payloads::new(clients.s3, required("PAYLOAD_BUCKET")?),
         slack: Slack::new(clients.ssm, required("SLACK_WEBHOOK_PARAMETER")?)?,
         operator_tenant: Name::new("OPERATOR_TENANT", required("OPERATOR_TENANT")?)?,
+        ledger_flag: format!("--stage {}", required("STAGE")?),
         metrics: Metrics::new(&required("STAGE")?, "eventbridge-dlq-alert"),
         clock: system_clock(),
     };

@@ -59,7 +59,11 @@ impl Slack {
                     }
                     let asked =
                         answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-                    (format!("it answered {status}"), asked.map_or(backoff, Duration::from_secs))
+                    // Longer than our patience is as good as never.
+                    (
+                        format!("it answered {status}"),
+                        asked.map_or(backoff, Duration::from_secs).min(self.patience),
+                    )
                 }
                 Err(error) => (error.without_url().to_string(), backoff),
             };

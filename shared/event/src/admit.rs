@@ -29,7 +29,7 @@ pub struct Admitted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not a JSON object.
-    #[error("detail is not a JSON object: {0}")]
+    #[error("{0}")]
     Unreadable(String),
     /// A field that is missing, unknown or malformed.
     #[error(transparent)]
@@ -106,11 +106,14 @@ pub fn admit(detail: &str, now: Millis) -> Result<Admitted, Refusal> {
     if let Some(error) = keys::mismatch(&keys, found) {
         return Err(error.into());
     }
-    if let Some(ttl) = event.ttl
-        && ttl <= event.timestamp.seconds()
-    {
-        let reason = format!("{} is not after the event's own time (epoch seconds are expected)", ttl.get());
-        return Err(Invalid::new("ttl", reason).into());
+    if let Some(ttl) = event.ttl {
+        // A number of milliseconds, read as seconds, would keep the row for ever.
+        let plausible = event.timestamp.seconds().get() + 1..Millis::MIN.get();
+        if !plausible.contains(&ttl.get()) {
+            let reason =
+                format!("{} is not a time after the event's own (epoch seconds are expected)", ttl.get());
+            return Err(Invalid::new("ttl", reason).into());
+        }
     }
     let ahead_ms = event.timestamp.get().saturating_sub(now.get());
     if ahead_ms > MAX_AHEAD_MS {
@@ -124,7 +127,9 @@ struct Fields<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'a> Fields<'a> {
     fn read(detail: &'a str) -> Result<Self, Refusal> {
-        serde_json::from_str(detail).map(Self).map_err(|error| Refusal::Unreadable(error.to_string()))
+        serde_json::from_str(detail)
+            .map(Self)
+            .map_err(|error| Refusal::Unreadable(format!("detail is not a JSON object: {error}")))
     }
 
     /// `null` counts as absent: some senders write out what they leave empty.
@@ -242,7 +247,12 @@ mod tests {
             (with("sequenceNo", json!(-1)), "INVALID_FIELD", "sequenceNo: invalid value"),
             (with("causedBy", json!("x".repeat(513))), "INVALID_FIELD", "causedBy: has 513 bytes"),
             (with("idempotencyKey", json!("")), "INVALID_FIELD", "idempotencyKey: is empty"),
-            (with("ttl", json!(1_767_453_739)), "INVALID_FIELD", "ttl: 1767453739 is not after"),
+            (with("ttl", json!(1_767_453_739)), "INVALID_FIELD", "ttl: 1767453739 is not a time after"),
+            (
+                with("ttl", json!(1_967_453_739_000_u64)),
+                "INVALID_FIELD",
+                "ttl: 1967453739000 is not a time after",
+            ),
             (with("receivedAt", json!(NOW)), "UNKNOWN_FIELD", "receivedAt: unknown field"),
             (with("colour", json!("red")), "UNKNOWN_FIELD", "colour: unknown field"),
         ];

@@ -1,10 +1,10 @@
 //! An event on its way to being emitted: the producer says what happened, the rest is filled in.
 
-use ledgerline_event::{Context, Event, Invalid, Millis, Name, TEXT_MAX};
+use ledgerline_event::{Context, Event, Invalid, MAX_AHEAD_MS, Millis, Name, Properties, TEXT_MAX};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{EmitError, Emitter};
+use crate::{EmitError, Emitter, emit::raw_properties};
 
 /// An event to be. Mistakes are reported when it is emitted, with the field they are in.
 #[derive(Clone, Debug)]
@@ -133,6 +133,11 @@ impl<P> Draft<P> {
             None => origin.app.clone(),
         };
         let timestamp = self.at.unwrap_or_else(|| self.emitter.now());
+        let ahead = timestamp.get().saturating_sub(self.emitter.now().get());
+        if ahead > MAX_AHEAD_MS {
+            let reason = format!("is {ahead} ms in the future; at most {MAX_AHEAD_MS} are allowed");
+            return Err(Invalid::new("timestamp", reason));
+        }
         let event_id = self.event_id.unwrap_or_else(|| self.emitter.next_event_id());
         let attempt = self.attempt.or(origin.context.attempt);
         Ok(Event {
@@ -160,6 +165,15 @@ impl<P> Draft<P> {
 }
 
 impl<P: Serialize + Send + Sync> Draft<P> {
+    /// The event with plain properties, checked as emitting would check them.
+    pub fn build_plain(self) -> Result<Event, Invalid> {
+        let event = self.build()?;
+        let raw = raw_properties(&event.properties)?;
+        let properties: Properties =
+            serde_json::from_str(raw.get()).map_err(|error| Invalid::new("properties", error.to_string()))?;
+        Ok(event.map_properties(|_| properties))
+    }
+
     /// Sends it; the answer is the event's id once the bus has taken it.
     pub async fn emit(self) -> Result<Name, EmitError> {
         let emitter = self.emitter.clone();

@@ -16,16 +16,14 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use ulid::Ulid;
 
-use crate::{Clients, Clock, Draft, Fault, Names, Payloads, StoreError, system_clock};
+use crate::{Clients, Clock, Draft, Fault, Names, Payloads, StoreError, storable, system_clock};
 
 /// Every event has this `DetailType`; the saving rule matches on it.
 pub const DETAIL_TYPE: &str = "log-event";
 /// EventBridge takes this many entries at once…
 const MAX_ENTRIES: usize = 10;
 /// …and this many bytes, with some room for how it counts them.
-const MAX_BYTES: usize = 1_000_000;
-/// DynamoDB holds 32 levels; the item itself is one.
-const MAX_NESTING: usize = 30;
+const MAX_BYTES: usize = 950_000;
 /// Attempts at one entry that the bus refused for a passing reason.
 const ATTEMPTS: u32 = 5;
 
@@ -195,7 +193,11 @@ impl Emitter {
         if let Some((marker, moved)) = overflow::split(&mut event, self.bus.payloads.bucket())? {
             let body =
                 serde_json::to_vec(&moved).map_err(|error| Invalid::new("properties", error.to_string()))?;
-            self.bus.payloads.put(&marker.key, body).await.map_err(EmitError::Overflow)?;
+            if !self.bus.payloads.put_once(&marker.key, body).await.map_err(EmitError::Overflow)? {
+                let reason =
+                    format!("{event_id} has a payload of other content: it is taken by another event");
+                return Err(Invalid::new("eventId", reason).into());
+            }
         }
         let detail = to_json(&Keyed { keys: &keys, event: &event })?;
         Ok(Entry { event_id, source, detail, at })
@@ -319,7 +321,7 @@ fn to_json(value: &impl Serialize) -> Result<String, Invalid> {
 
 /// Properties as JSON text: an object, without the marker, which is ours to write (a
 /// producer's own could point readers at somebody else's payload). `null` stands for none.
-fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid> {
+pub(crate) fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid> {
     let wrong = |reason: String| Invalid::new("properties", reason);
     let raw = serde_json::value::to_raw_value(properties).map_err(|error| wrong(error.to_string()))?;
     if raw.get() == "null" {
@@ -328,9 +330,7 @@ fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid>
     if !raw.get().starts_with('{') {
         return Err(wrong("must be a JSON object".into()));
     }
-    if nesting(raw.get()) > MAX_NESTING {
-        return Err(wrong(format!("nested deeper than {MAX_NESTING} levels, which DynamoDB does not hold")));
-    }
+    storable::check(raw.get()).map_err(wrong)?;
     if raw.get().contains(MARKER) {
         let fields: Properties = serde_json::from_str(raw.get()).map_err(|error| wrong(error.to_string()))?;
         if fields.contains_key(MARKER) {
@@ -338,25 +338,6 @@ fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid>
         }
     }
     Ok(raw)
-}
-
-/// How deep arrays and objects go in well-formed JSON.
-fn nesting(json: &str) -> usize {
-    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'{' | b'[' if !in_text => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b'}' | b']' if !in_text => depth -= 1,
-            _ => {}
-        }
-    }
-    deepest
 }
 
 fn backoff(attempt: u32) -> Duration {
@@ -380,12 +361,6 @@ impl std::fmt::Debug for Emitter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nesting_counts_brackets_outside_of_text_only() {
-        assert_eq!(nesting(r#"{"a":"[[[\"[[","b":[{}]}"#), 3);
-        assert_eq!(nesting("{}"), 1);
-    }
 
     #[test]
     fn batches_keep_to_ten_entries_and_to_the_size() {

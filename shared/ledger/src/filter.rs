@@ -76,6 +76,13 @@ impl CheckedFilter {
         }
     }
 
+    /// Whether the index does not answer all of it.
+    fn leaves_open(&self) -> bool {
+        let filter = &self.0;
+        let type_by_glob = filter.event_type.as_deref().is_some_and(|text| !glob::is_literal(text));
+        type_by_glob || (filter.entity_type.is_some() && filter.entity_id.is_none())
+    }
+
     /// What the index leaves open.
     fn keeps(&self, event: &Event) -> bool {
         let filter = &self.0;
@@ -95,11 +102,12 @@ impl Reader {
         cursor: Option<&str>,
     ) -> Result<Page, QueryError> {
         let keep = |event: &Event| filter.keeps(event);
+        let keep: &(dyn Fn(&Event) -> bool + Sync) = &keep;
         let query = EventQuery {
             since: filter.0.since,
             until: filter.0.until,
             order,
-            keep: &keep,
+            keep: filter.leaves_open().then_some(keep),
             ..EventQuery::new(tenant, filter.scope())
         };
         self.page(&query, limit, cursor).await

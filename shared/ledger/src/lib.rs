@@ -14,6 +14,7 @@ mod overflow;
 mod query;
 mod save;
 mod settings;
+mod storable;
 mod store_error;
 pub mod telemetry;
 

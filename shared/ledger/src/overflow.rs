@@ -2,7 +2,7 @@
 
 use aws_sdk_s3::primitives::ByteStream;
 use ledgerline_event::{
-    Event, Properties,
+    Event, Properties, content_hash,
     overflow::{self, MARKER},
 };
 
@@ -40,6 +40,29 @@ impl Payloads {
             .map_err(|error| StoreError::new("PutObject", error))
     }
 
+    /// Writes one JSON object if none is there; `false` if another one is, with other content.
+    pub async fn put_once(&self, key: &str, body: Vec<u8>) -> Result<bool, StoreError> {
+        let put = self
+            .s3
+            .put_object()
+            .bucket(&self.bucket)
+            .key(key)
+            .content_type("application/json")
+            .if_none_match("*")
+            .body(ByteStream::from(body.clone()))
+            .send()
+            .await
+            .map_err(|error| StoreError::new("PutObject", error));
+        match put {
+            Ok(_) => Ok(true),
+            // Our own earlier attempt, or another event that has taken the id.
+            Err(error) if error.fault == Fault::Conflict => {
+                Ok(self.get(key).await?.is_none_or(|there| there == body))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads one object whole; `None` if it is not there.
     pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let answer = self.s3.get_object().bucket(&self.bucket).key(key).send().await;
@@ -74,7 +97,13 @@ impl Payloads {
         let moved: Properties = serde_json::from_slice(&body).map_err(|error| {
             StoreError::unreadable("GetObject", format!("{own} is not a JSON object: {error}"))
         })?;
-        overflow::join(&mut event.properties, moved);
+        let mut whole = event.clone();
+        overflow::join(&mut whole.properties, moved);
+        if marker.hash.is_some_and(|hash| hash != content_hash(&whole)) {
+            tracing::error!(event_id = %event.event_id, key = own, "overflow payload is not what was sent; {MARKER} left in place");
+            return Ok(());
+        }
+        *event = whole;
         Ok(())
     }
 }

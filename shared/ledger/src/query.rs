@@ -17,6 +17,12 @@ use crate::{Payloads, StoreError};
 
 /// So many pages without a full answer, and the caller gets a cursor instead of more waiting.
 const MAX_PAGES: usize = 10;
+/// Rows of one read where many may be passed over.
+const ROWS_PER_READ: i32 = 1_000;
+/// An answer of a Lambda function has 6 MB; one chunk of restored events may come on top.
+const MAX_PAGE_BYTES: usize = 3_000_000;
+/// Payloads that are fetched at the same time.
+const RESTORED_AT_ONCE: usize = 4;
 
 /// In which direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,20 +47,13 @@ pub struct EventQuery<'a> {
     /// In which direction.
     pub order: Order,
     /// What no index answers is looked at event by event.
-    pub keep: &'a (dyn Fn(&Event) -> bool + Sync),
+    pub keep: Option<&'a (dyn Fn(&Event) -> bool + Sync)>,
 }
 
 impl<'a> EventQuery<'a> {
     /// Everything in `scope`, oldest first.
     pub fn new(tenant: &'a Name, scope: Scope<'a>) -> Self {
-        Self {
-            tenant,
-            scope,
-            since: Millis::MIN,
-            until: Millis::MAX,
-            order: Order::OldestFirst,
-            keep: &|_| true,
-        }
+        Self { tenant, scope, since: Millis::MIN, until: Millis::MAX, order: Order::OldestFirst, keep: None }
     }
 }
 
@@ -84,55 +83,70 @@ pub struct Reader {
     dynamo: Client,
     table: String,
     payloads: Payloads,
+    rows_per_read: i32,
 }
 
 impl Reader {
     /// A reader of `table`.
     pub fn new(dynamo: Client, table: impl Into<String>, payloads: Payloads) -> Self {
-        Self { dynamo, table: table.into(), payloads }
+        Self { dynamo, table: table.into(), payloads, rows_per_read: ROWS_PER_READ }
     }
 
-    /// Up to `limit` events after `cursor`.
+    /// The same with smaller reads: an answer then needs many of them, as it does over a large table.
+    pub fn reading_at_most(self, rows_per_read: i32) -> Self {
+        Self { rows_per_read, ..self }
+    }
+
+    /// Up to `limit` events after `cursor`; fewer where they are large or far between.
     pub async fn page(
         &self,
         query: &EventQuery<'_>,
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page, QueryError> {
-        let range = Range::new(query.tenant, query.scope, query.since, query.until);
-        let mut start =
-            cursor.map(|text| Position::decode(text)?.start_key(query.tenant, range.index)).transpose()?;
+        let resumed = cursor.map(Position::decode).transpose()?;
+        let began_at = resumed.as_ref().map(Position::moment);
+        let (range, mut start) = match resumed {
+            None => (Range::new(query.tenant, query.scope, query.since, query.until), None),
+            Some(position) => position.resume(query)?,
+        };
         let mut items: Vec<Event> = Vec::new();
+        let mut last_own = None;
         let mut pages = 0;
         loop {
             let found = self.read(query, &range, start, limit).await?;
             pages += 1;
-            let mut last_read = None;
             for item in found.items {
                 let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(item)
                     .map_err(|error| StoreError::unreadable("reading an event", error.to_string()))?;
-                if event.tenant_id != *query.tenant || !(query.keep)(&event) {
-                    last_read = (event.tenant_id == *query.tenant).then(|| Position::of(&event, range.index));
+                if event.tenant_id != *query.tenant {
                     continue;
                 }
                 if items.len() == limit {
-                    let cursor = items.last().map(|last| Position::of(last, range.index).encode());
-                    return Ok(Page { items: self.whole(items).await?, cursor });
+                    let last = items.last().map(|last| Position::of(last, range.index));
+                    return self.whole(items, range.index, last).await;
                 }
-                last_read = Some(Position::of(&event, range.index));
-                items.push(event);
+                last_own = Some(Position::of(&event, range.index));
+                if query.keep.is_none_or(|keep| keep(&event)) {
+                    items.push(event);
+                }
             }
             start = found.next;
-            if start.is_none() {
-                return Ok(Page { items: self.whole(items).await?, cursor: None });
+            let Some(reached) = &start else { return self.whole(items, range.index, None).await };
+            if pages < MAX_PAGES {
+                continue;
             }
-            // In an index that tenants share, the place reached may be another's event, and a
-            // cursor must not tell of it: there the search goes on.
-            if pages >= MAX_PAGES
-                && !range.shared
-                && let Some(position) = last_read
-            {
-                return Ok(Page { items: self.whole(items).await?, cursor: Some(position.encode()) });
+            if !range.shared {
+                return self.whole(items, range.index, last_own).await;
+            }
+            // In an index that tenants share, the place reached may be another's event, and a cursor
+            // must not tell of it: it only says at which moment to go on, and what was found of that
+            // moment is left for then. One moment that fills all the pages is read to its end instead.
+            let moment = reached_moment(reached, range.index)?;
+            if began_at != Some(moment) {
+                items.retain(|event| event.timestamp != moment);
+                let next = Position::Moment(number(range.index), moment);
+                return self.whole(items, range.index, Some(next)).await;
             }
         }
     }
@@ -173,8 +187,7 @@ impl Reader {
             .expression_attribute_values(":to", text(&range.to))
             .scan_index_forward(query.order == Order::OldestFirst)
             .consistent_read(range.index == Index::Base)
-            // One more than asked for tells whether there is a next page.
-            .limit(i32::try_from(limit + 1).unwrap_or(i32::MAX).min(1_000))
+            .limit(self.rows_to_read(query, range, limit))
             .set_exclusive_start_key(start);
         if range.shared {
             request = request
@@ -185,12 +198,43 @@ impl Reader {
         Ok(Found { items: answer.items.unwrap_or_default(), next: answer.last_evaluated_key })
     }
 
-    async fn whole(&self, events: Vec<Event>) -> Result<Vec<Event>, StoreError> {
-        try_join_all(events.into_iter().map(|mut event| async move {
-            self.payloads.restore(&mut event).await?;
-            Ok(event)
-        }))
-        .await
+    /// Where some rows are passed over, a small answer must not mean many small reads. Elsewhere one
+    /// row more than asked for tells whether there is a next page.
+    fn rows_to_read(&self, query: &EventQuery<'_>, range: &Range, limit: usize) -> i32 {
+        match range.shared || query.keep.is_some() {
+            true => self.rows_per_read,
+            false => i32::try_from(limit + 1).unwrap_or(i32::MAX).min(self.rows_per_read),
+        }
+    }
+
+    /// Restores overflow, as far as an answer may be large; the rest is for the next page.
+    async fn whole(
+        &self,
+        events: Vec<Event>,
+        index: Index,
+        next: Option<Position>,
+    ) -> Result<Page, QueryError> {
+        let mut items: Vec<Event> = Vec::with_capacity(events.len());
+        let mut bytes = 0;
+        let mut rest = events.into_iter().peekable();
+        while rest.peek().is_some() {
+            if let Some(last) = items.last()
+                && bytes > MAX_PAGE_BYTES
+            {
+                let cursor = Some(Position::of(last, index).encode());
+                return Ok(Page { items, cursor });
+            }
+            let some: Vec<Event> = rest.by_ref().take(RESTORED_AT_ONCE).collect();
+            let restored = try_join_all(some.into_iter().map(|mut event| async move {
+                self.payloads.restore(&mut event).await?;
+                Ok::<_, StoreError>(event)
+            }));
+            for event in restored.await? {
+                bytes += serde_json::to_vec(&event.properties).map_or(0, |json| json.len());
+                items.push(event);
+            }
+        }
+        Ok(Page { items, cursor: next.map(|position| position.encode()) })
     }
 }
 
@@ -201,14 +245,19 @@ struct Found {
     next: Option<Item>,
 }
 
-/// A place in an index: the fields that its keys are made of, without the tenant, which is
-/// always the asker's own.
+/// A place in an index. It holds no tenant: that is always the asker's own.
 #[derive(Serialize, Deserialize)]
-struct Position(u8, Millis, Name, Name, Name, Name, Name);
+#[serde(untagged)]
+enum Position {
+    /// After an event: index, time, event id, entity type, entity id, app, event type.
+    Event(u8, Millis, Name, Name, Name, Name, Name),
+    /// At a moment, all of it still to come.
+    Moment(u8, Millis),
+}
 
 impl Position {
     fn of(event: &Event, index: Index) -> Self {
-        Self(
+        Self::Event(
             number(index),
             event.timestamp,
             event.event_id.clone(),
@@ -217,6 +266,12 @@ impl Position {
             event.app_name.clone(),
             event.event_type.clone(),
         )
+    }
+
+    const fn moment(&self) -> Millis {
+        match self {
+            Self::Event(_, moment, ..) | Self::Moment(_, moment) => *moment,
+        }
     }
 
     fn encode(&self) -> String {
@@ -229,22 +284,55 @@ impl Position {
         serde_json::from_slice(&bytes).map_err(|_| QueryError::Cursor("is not one that a list gave"))
     }
 
-    fn start_key(&self, tenant: &Name, index: Index) -> Result<Item, QueryError> {
-        if self.0 != number(index) {
-            return Err(QueryError::Cursor("belongs to a list with other filters"));
+    /// The rest of the range, and the key to start after.
+    fn resume(self, query: &EventQuery<'_>) -> Result<(Range, Option<Item>), QueryError> {
+        let (mut since, mut until) = (query.since, query.until);
+        if let Self::Moment(_, moment) = self {
+            match query.order {
+                Order::NewestFirst => until = until.min(moment),
+                Order::OldestFirst => since = since.max(moment),
+            }
         }
-        let fields = KeyFields {
-            tenant_id: tenant,
-            timestamp: self.1,
-            event_id: &self.2,
-            entity_type: &self.3,
-            entity_id: &self.4,
-            app_name: &self.5,
-            event_type: &self.6,
-        };
-        let key = index.start_key(&fields);
-        Ok(key.into_iter().map(|(name, value)| (name.to_owned(), AttributeValue::S(value))).collect())
+        let range = Range::new(query.tenant, query.scope, since, until);
+        let foreign = QueryError::Cursor("belongs to a list with other filters");
+        match self {
+            Self::Moment(index, _) if index == number(range.index) => Ok((range, None)),
+            Self::Event(index, timestamp, event_id, entity_type, entity_id, app_name, event_type)
+                if index == number(range.index) =>
+            {
+                let fields = KeyFields {
+                    tenant_id: query.tenant,
+                    timestamp,
+                    event_id: &event_id,
+                    entity_type: &entity_type,
+                    entity_id: &entity_id,
+                    app_name: &app_name,
+                    event_type: &event_type,
+                };
+                let key = range.index.start_key(&fields);
+                let (pk, sk) = range.index.attributes();
+                let inside = key.iter().all(|(name, value)| {
+                    (*name != pk || *value == range.pk)
+                        && (*name != sk || (*value >= range.from && *value <= range.to))
+                });
+                if !inside {
+                    return Err(foreign);
+                }
+                let key = key.into_iter().map(|(name, value)| (name.to_owned(), AttributeValue::S(value)));
+                Ok((range, Some(key.collect())))
+            }
+            Self::Moment(..) | Self::Event(..) => Err(foreign),
+        }
     }
+}
+
+/// The time at the end of the sort key of the last row that was read.
+fn reached_moment(key: &Item, index: Index) -> Result<Millis, StoreError> {
+    let sort_key = key.get(index.attributes().1).and_then(|value| value.as_s().ok());
+    sort_key
+        .and_then(|sort_key| sort_key.rsplit('#').next()?.parse::<u64>().ok())
+        .and_then(|ms| Millis::try_from(ms).ok())
+        .ok_or_else(|| StoreError::unreadable("Query", "the last key that was read has no time in it"))
 }
 
 const fn number(index: Index) -> u8 {

@@ -162,8 +162,8 @@ impl Saver {
     }
 
     fn ttl(&self, event: &Event, now: Millis) -> Option<Seconds> {
-        let retention =
-            (self.retention_days > 0).then(|| now.seconds().plus(self.retention_days * SECONDS_PER_DAY));
+        let retention = (self.retention_days > 0)
+            .then(|| now.seconds().plus(self.retention_days.saturating_mul(SECONDS_PER_DAY)));
         event.ttl.or(retention)
     }
 

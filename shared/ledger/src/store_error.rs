@@ -87,6 +87,8 @@ fn fault_of(code: &str) -> Fault {
         | "TransactionConflictException"
         | "TransactionInProgressException"
         | "ParameterAlreadyExists"
+        | "PreconditionFailed"
+        | "ConditionalRequestConflict"
         | "ResourceInUseException" => Fault::Conflict,
         "ProvisionedThroughputExceededException"
         | "ThrottlingException"

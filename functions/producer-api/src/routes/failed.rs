@@ -8,7 +8,7 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
     http::HeaderMap,
 };
-use ledgerline_ledger::control::api_key::KeyScope;
+use ledgerline_ledger::control::{api_key::KeyScope, keys::is_failure_id};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -35,6 +35,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(filters) = filters?;
+    if filters.cursor.as_deref().is_some_and(|cursor| !is_failure_id(cursor)) {
+        return Err(Problem::bad_request("cursor: is not one that a list gave"));
+    }
     let page =
         api.control.failures(&tenant, filters.all, limit(filters.limit)?, filters.cursor.as_deref()).await?;
     Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
@@ -54,6 +57,12 @@ pub(crate) async fn redrive(
     let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let asked: Redrive = body::read(body).await?;
     let ids = match asked.ids {
+        Some(ids) if ids.len() > REDRIVE_PAGE => {
+            return Err(Problem::bad_request(format!(
+                "ids: {} are given; at most {REDRIVE_PAGE} at a time",
+                ids.len()
+            )));
+        }
         Some(ids) => ids,
         None => {
             let open = api.control.failures(&tenant, false, REDRIVE_PAGE, None).await?;

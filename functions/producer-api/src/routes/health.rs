@@ -25,9 +25,13 @@ pub(crate) async fn health(
         true => Some(api.caller(&headers, KeyScope::Read).await?),
         false => None,
     };
+    // Without a key only what costs next to nothing: anybody may ask, and as often as they like.
     let asker = tenant.as_ref().unwrap_or(&api.emitter.origin().tenant);
     let events = api.newest(asker).await;
-    let failures = api.control.failures(asker, false, MANY, None).await;
+    let failures = match tenant {
+        Some(_) => api.control.failures(asker, false, MANY, None).await.map(|page| page.items.len()),
+        None => api.control.marker(asker, "health", (api.clock)()).await.map(|_| 0),
+    };
     let healthy = events.is_ok() && failures.is_ok();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut answer = json!({ "status": if healthy { "ok" } else { "unavailable" } });
@@ -39,7 +43,7 @@ pub(crate) async fn health(
             "eventsTable": check(events.as_ref().err().map(ToString::to_string)),
             "controlTable": check(failures.as_ref().err().map(ToString::to_string)),
         });
-        answer["failedDeliveries"] = json!(failures.map(|page| page.items.len()).unwrap_or_default());
+        answer["failedDeliveries"] = json!(failures.unwrap_or_default());
         answer["newestEventAt"] = json!(events.unwrap_or_default());
     }
     Ok((status, Json(answer)))

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use axum::{Json, body::Body, extract::State, http::HeaderMap, http::StatusCode};
-use ledgerline_event::{Invalid, MAX_AHEAD_MS, Millis, Name, Properties};
+use ledgerline_event::{Invalid, MAX_AHEAD_MS, Millis, Name, Properties, content_hash};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Api, body, problem::Problem};
 
@@ -22,16 +23,9 @@ struct Record {
     workflow_run_id: Option<String>,
     source_system: Option<String>,
     sequence_no: Option<u64>,
-    occurred_at: Option<OccurredAt>,
+    /// 13 digits, as a number or in quotes, or RFC 3339.
+    occurred_at: Option<Value>,
     app: Option<String>,
-}
-
-/// 13 digits, as a number or in quotes, or RFC 3339.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OccurredAt {
-    Number(u64),
-    Text(String),
 }
 
 #[derive(Serialize)]
@@ -74,8 +68,12 @@ pub(crate) async fn record(
     if let Some(key) = record.idempotency_key {
         draft = draft.idempotency_key(key.clone());
         // Checked before the look-up, so that a bad event is told so whether or not its key is taken.
-        draft.clone().build()?;
+        let event = draft.clone().build_plain()?;
         if let Some(first) = api.control.marker(&tenant, &key, now).await? {
+            if first.content_hash != content_hash(&event) {
+                tracing::warn!(first = %first.event_id, key, "collapsed onto an event with other content");
+                api.metrics.count(now, &[("CollapsedDifferent", 1)]);
+            }
             return Ok((StatusCode::ACCEPTED, Json(Recorded { event_id: first.event_id, collapsed: true })));
         }
     }
@@ -83,11 +81,11 @@ pub(crate) async fn record(
     Ok((StatusCode::ACCEPTED, Json(Recorded { event_id, collapsed: false })))
 }
 
-fn occurred_at(given: Option<OccurredAt>, now: Millis) -> Result<Option<Millis>, Invalid> {
+fn occurred_at(given: Option<Value>, now: Millis) -> Result<Option<Millis>, Invalid> {
     let time = match given {
         None => return Ok(None),
-        Some(OccurredAt::Number(ms)) => Millis::new("occurredAt", ms)?,
-        Some(OccurredAt::Text(text)) => Millis::parse("occurredAt", &text)?,
+        Some(Value::String(text)) => Millis::parse("occurredAt", &text)?,
+        Some(other) => Millis::parse("occurredAt", &other.to_string())?,
     };
     let ahead = time.get().saturating_sub(now.get());
     if ahead > MAX_AHEAD_MS {

@@ -12,7 +12,8 @@ use crate::answer::{Answer, Fault};
 use crate::sqs::{ACCOUNT, AttributeValue, Outgoing, QueueError, queue_of_arn};
 
 const MAX_ENTRIES: usize = 10;
-const MAX_BYTES: usize = 1_048_576;
+/// Less than the message that a queue takes: the event around the detail must fit there too.
+const MAX_BYTES: usize = 1_000_000;
 
 /// The input of PutEvents.
 #[derive(Deserialize)]

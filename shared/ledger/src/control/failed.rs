@@ -102,6 +102,15 @@ pub enum RedriveError {
     Store(#[from] StoreError),
 }
 
+/// A failed delivery as it is kept.
+#[derive(Debug)]
+pub struct Kept {
+    /// What is kept: of an earlier delivery of the same message, if there was one.
+    pub failure: FailedDelivery,
+    /// Whether it was not known before.
+    pub is_new: bool,
+}
+
 /// One page of failed deliveries, newest first.
 #[derive(Debug)]
 pub struct FailurePage {
@@ -112,12 +121,12 @@ pub struct FailurePage {
 }
 
 impl ControlTable {
-    /// Keeps a failed delivery; the same one again changes nothing. Returns what is kept.
+    /// Keeps a failed delivery; the same one again changes nothing.
     pub async fn keep_failure(
         &self,
         mut failure: FailedDelivery,
         payloads: &Payloads,
-    ) -> Result<FailedDelivery, StoreError> {
+    ) -> Result<Kept, StoreError> {
         if let Some(body) = failure.body.take_if(|body| body.len() > INLINE_BODY) {
             let key = format!("failed/{}.json", failure.id);
             payloads.put(&key, body.into_bytes()).await?;
@@ -125,10 +134,10 @@ impl ControlTable {
         }
         let key = keys::failure(&failure.tenant_id, &failure.id);
         if self.put_new(&key, &failure).await? {
-            return Ok(failure);
+            return Ok(Kept { failure, is_new: true });
         }
         let kept = self.get(&key).await?;
-        Ok(kept.unwrap_or(failure))
+        Ok(Kept { failure: kept.unwrap_or(failure), is_new: false })
     }
 
     /// Notes that somebody was told.
@@ -185,7 +194,11 @@ impl ControlTable {
         payloads: &Payloads,
         now: Millis,
     ) -> Result<(), RedriveError> {
-        let failure = self.failure(tenant, id).await?.ok_or_else(|| RedriveError::Unknown(id.to_owned()))?;
+        let known = match keys::is_failure_id(id) {
+            true => self.failure(tenant, id).await?,
+            false => None,
+        };
+        let failure = known.ok_or_else(|| RedriveError::Unknown(id.to_owned()))?;
         let body = failure.whole_body(payloads).await?;
         let entry = bus_entry(&body, bus.1)
             .map_err(|reason| RedriveError::NotAnEvent { id: id.to_owned(), reason })?;

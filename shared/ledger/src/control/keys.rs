@@ -72,9 +72,20 @@ pub fn failure(tenant: &str, id: &str) -> ControlKey {
     key(failures(tenant), id)
 }
 
-/// The id of the failed delivery of a message: the same for every redelivery of it.
+/// The id of the failed delivery of a message: the same for every redelivery of it. A message id
+/// comes from outside: no more of it than an id has, and nothing but what one is made of.
 pub fn failure_id(sent_at: Millis, message_id: &str) -> String {
-    format!("{sent_at}-{message_id}")
+    let plain: String =
+        message_id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
+    format!("{sent_at}-{plain}")
+}
+
+/// Whether `text` has the form of such an id.
+pub fn is_failure_id(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(time, rest)| {
+        let digits = time.len() == 13 && time.bytes().all(|byte| byte.is_ascii_digit());
+        digits && rest.len() <= 80 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    })
 }
 
 #[cfg(test)]
