@@ -15,8 +15,14 @@ use crate::services::Services;
 
 const NAME: &str = "save-event-to-dynamo";
 
+/// Names another binary of the function: the one that is deployed, say, which cargo-lambda builds smaller.
+const OVERRIDE: &str = "LEDGERLINE_BENCH_FUNCTION";
+
 /// The release binary beside this one; built now if it is not there.
 pub(crate) fn binary() -> anyhow::Result<PathBuf> {
+    if let Some(named) = env::var_os(OVERRIDE) {
+        return Ok(named.into());
+    }
     let own = env::current_exe()?;
     let target = own.ancestors().nth(2).context("this binary is in no target folder")?;
     let binary = target.join("release").join(NAME);

@@ -3,9 +3,9 @@
 use aws_lambda_events::event::sqs::SqsEvent;
 use lambda_runtime::{LambdaEvent, service_fn};
 use ledgerline_ledger::{
-    Clients, Saver,
+    Saver,
     control::ControlTable,
-    optional, required, system_clock,
+    optional, required, sdk_config, system_clock,
     telemetry::{Metrics, init_logs},
 };
 use save_event_to_dynamo::Handler;
@@ -13,12 +13,13 @@ use save_event_to_dynamo::Handler;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
     init_logs();
-    let clients = Clients::from_environment().await;
+    let config = sdk_config().await;
+    let dynamo = aws_sdk_dynamodb::Client::new(&config);
     let retention_days = optional("RETENTION_DAYS").map_or(Ok(0), |days| days.parse::<u64>())?;
-    let control = ControlTable::new(clients.dynamo.clone(), required("CONTROL_TABLE")?);
+    let control = ControlTable::new(dynamo.clone(), required("CONTROL_TABLE")?);
     let handler = &Handler {
-        saver: Saver::new(clients.dynamo, required("EVENTS_TABLE")?, control, retention_days),
-        sqs: clients.sqs,
+        saver: Saver::new(dynamo, required("EVENTS_TABLE")?, control, retention_days),
+        sqs: aws_sdk_sqs::Client::new(&config),
         dead_letter_queue_url: required("DEAD_LETTER_QUEUE_URL")?,
         metrics: Metrics::new(&required("STAGE")?, "save-event-to-dynamo"),
         clock: system_clock(),

@@ -14,10 +14,9 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// From the usual AWS environment; `AWS_ENDPOINT_URL` included.
+    /// From the usual AWS environment.
     pub async fn from_environment() -> Self {
-        let config = aws_config::from_env().timeout_config(timeouts()).load().await;
-        Self::new(&config)
+        Self::new(&sdk_config().await)
     }
 
     /// For the services of a running local mode: any credentials will do there.
@@ -48,6 +47,12 @@ impl Clients {
             ssm: aws_sdk_ssm::Client::new(config),
         }
     }
+}
+
+/// The usual AWS environment; `AWS_ENDPOINT_URL` included. A function that needs few clients makes them
+/// from this, and carries no code of the others.
+pub async fn sdk_config() -> SdkConfig {
+    aws_config::from_env().timeout_config(timeouts()).load().await
 }
 
 /// A store that does not answer must cost one attempt, not the whole invocation.

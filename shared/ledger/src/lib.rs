@@ -18,7 +18,7 @@ mod storable;
 mod store_error;
 pub mod telemetry;
 
-pub use clients::Clients;
+pub use clients::{Clients, sdk_config};
 pub use clock::{Clock, system_clock};
 pub use draft::Draft;
 pub use emit::{DETAIL_TYPE, EmitError, Emitter, Origin};

@@ -253,16 +253,17 @@ impl Saver {
                 return duplicate(reason.item.clone(), event);
             }
             if let Some(reason) = failed(1) {
-                let first: Marker = match reason.item.clone() {
-                    Some(item) => serde_dynamo::aws_sdk_dynamodb_1::from_item(item)
-                        .map_err(|error| StoreError::unreadable("reading a marker", error.to_string()))?,
-                    None => match self.control.marker(&event.tenant_id, key, now).await? {
-                        Some(marker) => marker,
-                        None => continue,
-                    },
+                let first = match reason.item.clone() {
+                    Some(item) => Some(
+                        serde_dynamo::aws_sdk_dynamodb_1::from_item::<Marker>(item)
+                            .map_err(|error| StoreError::unreadable("reading a marker", error.to_string()))?,
+                    ),
+                    None => self.control.marker(&event.tenant_id, key, now).await?,
                 };
-                let same_content = first.content_hash == marker.content_hash;
-                return Ok(Outcome::Collapsed { first: first.event_id, same_content });
+                if let Some(first) = first {
+                    let same_content = first.content_hash == marker.content_hash;
+                    return Ok(Outcome::Collapsed { first: first.event_id, same_content });
+                }
             }
             if reasons.iter().any(|reason| reason.code() == Some("ValidationError"))
                 || attempt == TRANSACTION_ATTEMPTS
