@@ -19,6 +19,8 @@ use super::{EventSource, LocalOptions, TENANT, wiring};
 /// A person at a terminal does not wait as long as a batch may on AWS.
 const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 const LONG_POLL: Duration = Duration::from_secs(20);
+/// Batches of one function at the same time: enough to keep the store busy.
+const CONCURRENCY: usize = 4;
 /// What one receive answers at most.
 const RECEIVE_MAX: usize = 10;
 
@@ -57,21 +59,26 @@ pub(super) async fn start(
 
     let mut pollers = Vec::new();
     for source in wiring(names).sources {
-        let (save, alert) = (save.clone(), alert.clone());
         // Whoever had received messages of this queue died with the process before.
         embedded.queues().release(&source.queue)?;
-        let poller = Poller { queues: embedded.queues(), source, stopped: stopped.clone() };
-        pollers.push(match poller.source.function {
-            "save-event-to-dynamo" => tokio::spawn(poller.run(move |batch| {
-                let handler = save.clone();
-                async move { handler.handle(batch).await }
-            })),
-            "eventbridge-dlq-alert" => tokio::spawn(poller.run(move |batch| {
-                let handler = alert.clone();
-                async move { handler.handle(batch).await }
-            })),
-            other => anyhow::bail!("no function is called {other}"),
-        });
+        // Where batches wait to become large, only one collects.
+        let concurrency = if source.window_seconds == 0 { CONCURRENCY } else { 1 };
+        for _ in 0..concurrency {
+            let (save, alert) = (save.clone(), alert.clone());
+            let poller =
+                Poller { queues: embedded.queues(), source: source.clone(), stopped: stopped.clone() };
+            pollers.push(match source.function {
+                "save-event-to-dynamo" => tokio::spawn(poller.run(move |batch| {
+                    let handler = save.clone();
+                    async move { handler.handle(batch).await }
+                })),
+                "eventbridge-dlq-alert" => tokio::spawn(poller.run(move |batch| {
+                    let handler = alert.clone();
+                    async move { handler.handle(batch).await }
+                })),
+                other => anyhow::bail!("no function is called {other}"),
+            });
+        }
     }
     Ok(pollers)
 }
