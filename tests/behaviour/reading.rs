@@ -75,6 +75,8 @@ async fn every_query_finds_exactly_the_tenants_own_events_in_order_over_all_page
                     loop {
                         let page = reader.page(&query, limit, cursor.as_deref()).await.unwrap();
                         assert!(page.items.len() <= limit);
+                        let own = page.items.iter().all(|event| event.tenant_id == tenant);
+                        assert!(own, "seed {seed}: {scope:?} answered another tenant's event");
                         found.extend(page.items);
                         cursor = page.cursor;
                         if cursor.is_none() {
