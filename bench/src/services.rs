@@ -1,5 +1,5 @@
 use anyhow::Context;
-use ledgerline::local::{REGION, provision, wiring};
+use ledgerline::local::{Parameters, REGION, provision, wiring};
 use ledgerline_embedded::{Embedded, Options, Service};
 use ledgerline_ledger::{Clients, Names};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ impl Services {
         let (embedded, dead_letter_queue_url) = runtime.block_on(async {
             let embedded = Embedded::start(options).await?;
             let clients = Clients::at_endpoint(&embedded.endpoint(), REGION);
-            provision(&clients, &names, &wiring(&names), None).await?;
+            provision(&clients, &names, &wiring(&names), &Parameters::default()).await?;
             let queue = clients.sqs.get_queue_url().queue_name(&names.dead_letter_queue).send().await?;
             anyhow::Ok((embedded, queue.queue_url.context("the dead-letter queue has no URL")?))
         })?;

@@ -1,9 +1,16 @@
 //! The command line.
 
+mod dispatching;
+
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ledgerline_ledger::control::api_key::KeyScope;
+
+pub use dispatching::{
+    AddSubscriptionArgs, AddWorkflowArgs, DrainArgs, DrainersArgs, KindArg, OnFailureArg, ParkedCommand,
+    RewindArgs, SubscriptionsCommand, TestArgs, WorkflowsCommand,
+};
 
 /// An append-only event ledger, and everything driven by it, in your own AWS account.
 #[derive(Debug, Parser)]
@@ -14,6 +21,8 @@ use ledgerline_ledger::control::api_key::KeyScope;
   ledgerline local --demo                       the whole pipeline on this machine
   ledgerline --local emit price.changed --entity ITEM/10472 --properties '{\"new\":1.48}'
   ledgerline --local events --follow            what happens, as it happens
+  ledgerline --local workflows add push_price --kind task
+  ledgerline --local subscriptions add 'price.*' push_price
   ledgerline --stage prod doctor                what is reachable on AWS, what is missing
 
 Exit codes: 0 done, 1 failed or something is missing, 2 the command line is wrong."
@@ -57,6 +66,21 @@ pub enum Command {
     Emit(EmitArgs),
     /// List events, newest first, or follow them
     Events(EventsArgs),
+    /// Which events start what
+    #[command(subcommand)]
+    Subscriptions(SubscriptionsCommand),
+    /// What can be started
+    #[command(subcommand)]
+    Workflows(WorkflowsCommand),
+    /// Start what there is to start, in this process
+    Drain(DrainArgs),
+    /// Say how far each drainer is, and what it stands before
+    Drainers(DrainersArgs),
+    /// Go back and handle events again
+    Rewind(RewindArgs),
+    /// Starts that did not work
+    #[command(subcommand)]
+    Parked(ParkedCommand),
     /// API keys
     #[command(subcommand)]
     Keys(KeysCommand),
@@ -72,6 +96,7 @@ pub enum Command {
 #[command(after_help = "Examples:
   ledgerline local --demo
   ledgerline local --data /var/tmp/ledger --aws-port 0 --port 0
+  ledgerline local --drainers timeline=1h,anomalies=15m
   AWS_ENDPOINT_URL=http://127.0.0.1:4566 aws dynamodb scan --table-name events-local")]
 pub struct LocalArgs {
     /// The port of the AWS services; 0 picks a free one
@@ -86,6 +111,9 @@ pub struct LocalArgs {
     /// Send alerts to this Slack webhook instead of printing them
     #[arg(long, value_name = "URL")]
     pub slack_webhook: Option<String>,
+    /// Drainers beside `workflow_runner`, each with how often it runs, or without for at once
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "LIST")]
+    pub drainers: String,
     /// Delete events after so many days; 0 keeps them
     #[arg(long, default_value_t = 0, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(..=36_500))]
     pub retention_days: u64,

@@ -1,6 +1,9 @@
 //! What a person sees, and what a script reads.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -45,6 +48,23 @@ impl Output {
         table.add_rows(rows);
         table.lines().try_for_each(|line| self.line(line.trim()))
     }
+
+    /// Names and values, one pair a line.
+    pub(crate) fn fields(self, fields: &[(&str, String)]) -> anyhow::Result<()> {
+        let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        fields.iter().try_for_each(|(name, value)| self.line(&format!("{name:<width$}  {value}")))
+    }
+}
+
+/// Says what is wrong with the command line, as the parser does for what it can see.
+pub(crate) fn wrong_usage(problem: &str) -> ExitCode {
+    eprintln!("error: {problem}");
+    ExitCode::from(2)
+}
+
+/// The beginning of a long text, on one line.
+pub(crate) fn on_one_line(text: &str, chars: usize) -> String {
+    shortened(&text.split_whitespace().collect::<Vec<_>>().join(" "), chars)
 }
 
 /// The beginning of a long text.

@@ -1,8 +1,12 @@
 //! Which ledger a command is about: a stage on AWS, or the local mode that is running.
 
 use anyhow::{Context, bail};
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_event::Name;
-use ledgerline_ledger::{Clients, Fault, Names, Payloads, Reader, StoreError, control::ControlTable};
+use ledgerline_ledger::{
+    Clients, Fault, Names, Payloads, Reader, StoreError, control::ControlTable, system_clock,
+    telemetry::Metrics,
+};
 
 use crate::{args::TargetArgs, local::LocalState};
 
@@ -11,6 +15,8 @@ pub(crate) struct Target {
     pub(crate) clients: Clients,
     pub(crate) names: Names,
     pub(crate) endpoint: String,
+    /// How a person names it on the command line.
+    flag: String,
     tenant: Option<Name>,
 }
 
@@ -32,25 +38,25 @@ impl Target {
         let names = Names::of_stage(&state.stage);
         let tenant = tenant.map_or_else(|| Name::new("tenant", state.tenant.as_str()), Ok)?;
         let clients = Clients::at_endpoint(&state.aws_endpoint, &state.region);
-        Ok(Self { clients, names, endpoint: state.aws_endpoint, tenant: Some(tenant) })
+        Ok(Self {
+            clients,
+            names,
+            endpoint: state.aws_endpoint,
+            flag: "--local".into(),
+            tenant: Some(tenant),
+        })
     }
 
     async fn on_aws(stage: &str, tenant: Option<Name>) -> anyhow::Result<Self> {
         let clients = Clients::from_environment().await;
         let mut names = Names::of_stage(stage);
-        // Bucket names are global, so the deployment publishes the one that it was given.
-        let answer = clients.ssm.get_parameter().name(&names.payload_bucket_parameter).send().await;
-        match answer.map_err(|error| StoreError::new("GetParameter", error)) {
-            Ok(found) => {
-                if let Some(bucket) = found.parameter.and_then(|parameter| parameter.value) {
-                    names.payload_bucket = bucket;
-                }
-            }
-            // `doctor` tells what is missing, and most commands need no bucket.
-            Err(error) if error.fault == Fault::Missing => {}
-            Err(error) => return Err(error).context(format!("stage {stage} on AWS does not answer")),
+        // Bucket names are global, so the deployment publishes the one that it was given. `doctor` tells
+        // what is missing, and most commands need no bucket.
+        let bucket = parameter(&clients, &names.payload_bucket_parameter).await;
+        if let Some(bucket) = bucket.with_context(|| format!("stage {stage} on AWS does not answer"))? {
+            names.payload_bucket = bucket;
         }
-        Ok(Self { clients, names, endpoint: "AWS".into(), tenant })
+        Ok(Self { clients, names, endpoint: "AWS".into(), flag: format!("--stage {stage}"), tenant })
     }
 
     /// Whose events.
@@ -75,5 +81,29 @@ impl Target {
 
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.clients.dynamo.clone(), &self.names.events_table, self.payloads())
+    }
+
+    /// What starts work, in this process. Alerts wait for the dispatcher, which may tell people.
+    pub(crate) async fn dispatch(&self) -> anyhow::Result<Dispatch> {
+        let drainers = parameter(&self.clients, &self.names.drainers_parameter).await?.unwrap_or_default();
+        let options = DispatchOptions {
+            queues: QueueUrls::find(&self.clients.sqs, &self.names).await?,
+            drainers: Drainers::parse(&drainers)?,
+            slack: None,
+            metrics: Metrics::silent(),
+            ledger_flag: self.flag.clone(),
+            clock: system_clock(),
+        };
+        Ok(Dispatch::new(&self.clients, &self.names, options)?)
+    }
+}
+
+/// An SSM parameter, if it is set.
+async fn parameter(clients: &Clients, name: &str) -> Result<Option<String>, StoreError> {
+    let answer = clients.ssm.get_parameter().name(name).with_decryption(true).send().await;
+    match answer.map_err(|error| StoreError::new("GetParameter", error)) {
+        Ok(found) => Ok(found.parameter.and_then(|parameter| parameter.value)),
+        Err(error) if error.fault == Fault::Missing => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -16,53 +16,72 @@ import threading
 import time
 import traceback
 import urllib.error
+import urllib.parse
 import urllib.request
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 from boto3.dynamodb.conditions import Key
+from botocore.exceptions import ClientError
 
 WAIT_SECONDS = 60
+# What the stream wakes is done within seconds…
+PROMPT_SECONDS = 20
+# …and the dispatcher sweeps every two minutes; half of that again for a slow machine.
+SWEEP_SECONDS = 180
 
 TENANT = "gbinnovations"
 APP = "task-workflow"
 
 
-def sample_event(entity="req-123", timestamp=1767453739640, event_id="ddf71f63-b036-4ac7-ad0f-77a7fdfca352"):
-    """The event that the format's description shows, with all its keys; of another entity, time or id if asked."""
-    kind = "Task Processing Started"
-    task, app, tenant = f"TASK#{entity}", f"APP#{APP}", f"TENANT#{TENANT}"
+def event_of(tenant, kind, entity_type, entity, timestamp, event_id, properties, context=None):
+    """An event as its sender puts it together, with all its keys."""
+    about, app, whose = f"{entity_type}#{entity}", f"APP#{APP}", f"TENANT#{tenant}"
     at = f"TIMESTAMP#{timestamp}"
     return {
-        "PK": tenant,
+        "PK": whose,
         "SK": f"{at}#EVENT#{event_id}",
-        "GSI1PK": task,
-        "GSI1SK": f"TASK#{at}",
+        "GSI1PK": about,
+        "GSI1SK": f"{entity_type}#{at}",
         "GSI2PK": app,
         "GSI2SK": at,
         "GSI3PK": app,
-        "GSI3SK": f"{task}#{at}",
+        "GSI3SK": f"{about}#{at}",
         "GSI4PK": f"EVENT#{kind}",
-        "GSI4SK": f"{tenant}#{at}",
+        "GSI4SK": f"{whose}#{at}",
         "GSI5PK": f"EVENT#{kind}",
-        "GSI5SK": f"{tenant}#{task}#{at}",
+        "GSI5SK": f"{whose}#{about}#{at}",
         "GSI6PK": f"EVENT#{kind}",
-        "GSI6SK": f"{tenant}#{app}#{at}",
+        "GSI6SK": f"{whose}#{app}#{at}",
         "GSI7PK": f"EVENT#{kind}",
-        "GSI7SK": f"{tenant}#{app}#{task}#{at}",
+        "GSI7SK": f"{whose}#{app}#{about}#{at}",
         "entityId": entity,
-        "entityType": "TASK",
-        "tenantId": TENANT,
+        "entityType": entity_type,
+        "tenantId": tenant,
         "eventType": kind,
         "timestamp": timestamp,
-        "context": {
-            "source": "system",
-            "environment": "prod",
-            "origin": "sqs-worker",
-            "workerId": "worker-abc123",
-        },
-        "properties": {"requestId": entity, "startedAt": timestamp},
+        "context": context or {"source": "system", "environment": "test", "origin": "test_pipeline"},
+        "properties": properties,
     }
+
+
+def sample_event(entity="req-123", timestamp=1767453739640, event_id="ddf71f63-b036-4ac7-ad0f-77a7fdfca352"):
+    """The event that the format's description shows; of another entity, time or id if asked."""
+    context = {"source": "system", "environment": "prod", "origin": "sqs-worker", "workerId": "worker-abc123"}
+    properties = {"requestId": entity, "startedAt": timestamp}
+    return event_of(
+        TENANT, "Task Processing Started", "TASK", entity, timestamp, event_id, properties, context
+    )
+
+
+def event_now(tenant, kind, entity_type, entity, properties):
+    """An event of this moment, with an id of its own."""
+    return event_of(tenant, kind, entity_type, entity, int(time.time() * 1000), str(uuid.uuid4()), properties)
+
+
+def id_of(event):
+    return event["SK"].rsplit("#", 1)[1]
 
 
 # How each index is asked for the sample event: partition, and what its sort key begins with.
@@ -122,6 +141,13 @@ class Stack:
         self.s3 = boto3.client("s3")
         self.ssm = boto3.client("ssm")
         self.iam = boto3.client("iam")
+        self.functions = boto3.client("lambda")
+        resources = boto3.client("cloudformation").describe_stack_resources(StackName=f"ledgerline-{stage}")
+        self.resources = {
+            r["LogicalResourceId"]: r["PhysicalResourceId"] for r in resources["StackResources"]
+        }
+        self.tasks = []
+        self.keys = {}
         tables = boto3.resource("dynamodb")
         self.events = tables.Table(f"events-{stage}")
         self.control = tables.Table(f"control-{stage}")
@@ -167,7 +193,38 @@ class Stack:
         return done.stdout
 
     def key(self, tenant, scope):
-        return json.loads(self.ledgerline("--tenant", tenant, "keys", "create", "--scope", scope))["key"]
+        if (tenant, scope) not in self.keys:
+            made = json.loads(self.ledgerline("--tenant", tenant, "keys", "create", "--scope", scope))
+            self.keys[tenant, scope] = made["key"]
+        return self.keys[tenant, scope]
+
+    def take_tasks(self):
+        """Takes what the task queue has, as a worker does."""
+        url = self.outputs["TaskQueueUrl"]
+        answer = self.sqs.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=0, MessageSystemAttributeNames=["All"]
+        )
+        for message in answer.get("Messages", []):
+            self.tasks.append({**json.loads(message["Body"]), "group": message["Attributes"].get("MessageGroupId")})
+            self.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    def tasks_of(self, tenant, name=None):
+        """The tasks of a tenant that have come so far."""
+        self.take_tasks()
+        return [task for task in self.tasks if task["tenantId"] == tenant and name in (None, task["name"])]
+
+    def api(self, method, path, tenant, body=None, expect=200):
+        """Calls the HTTP API with an admin key of the tenant; the body of the answer."""
+        status, _, answer = self.http(method, path, body=body, key=self.key(tenant, "admin"))
+        assert status == expect, (method, path, status, answer[:1000])
+        return json.loads(answer)
+
+    def recent(self, tenant, kind):
+        return self.api("GET", f"/api/events/recent?type={urllib.parse.quote(kind)}", tenant)["items"]
+
+    def drainer(self, tenant):
+        (drainer,) = self.api("GET", "/api/drainers", tenant)["items"]
+        return drainer
 
     def http(self, method, path, body=None, key=None):
         """Calls the HTTP API as API Gateway would be called: its host name chooses the API."""
@@ -189,6 +246,25 @@ def fetch(path, **request):
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as answer:
         return answer.code, answer.headers, answer.read()
+
+
+def let_senders_send_batches(stack):
+    """AWS knows no permission for SendMessageBatch: whoever may send a message may send several. The local AWS wants
+    it granted by its own name, so whoever has the one in the template is given the other here, on the same queue."""
+    for role in stack.iam.list_roles()["Roles"]:
+        name = role["RoleName"]
+        for policy in stack.iam.list_role_policies(RoleName=name)["PolicyNames"]:
+            document = stack.iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+            batches = [
+                {"Effect": "Allow", "Action": "sqs:SendMessageBatch", "Resource": statement["Resource"]}
+                for statement in document["Statement"]
+                if statement["Action"] in ("sqs:SendMessage", ["sqs:SendMessage"])
+            ]
+            if batches:
+                document = {"Version": "2012-10-17", "Statement": batches}
+                stack.iam.put_role_policy(
+                    RoleName=name, PolicyName=f"{policy}-batches", PolicyDocument=json.dumps(document)
+                )
 
 
 def until(what, probe, seconds=WAIT_SECONDS):
@@ -267,9 +343,115 @@ def no_role_may_change_or_delete_a_saved_event(stack, slack):
                     continue
                 seen += 1
                 allowed = {"PutItem", "Query", "GetItem", "BatchGetItem"}
+                if all("/stream/" in r for r in lists(statement["Resource"])):
+                    allowed = {"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"}
                 actions = {action.removeprefix("dynamodb:") for action in lists(statement["Action"])}
                 assert actions <= allowed, (role["RoleName"], statement)
-    assert seen >= 2, "no role touches the events table at all"
+    assert seen >= 4, "the saver, the dispatcher and the API have statements on the events table"
+
+
+def refused(call, **request):
+    """Whether the caller may not do that. What it may do fails of the condition that never holds, or succeeds."""
+    try:
+        call(**request)
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        failed = ("ConditionalCheckFailedException", "TransactionCanceledException", "ValidationException")
+        assert code == "AccessDeniedException" or code in failed, error
+        return code == "AccessDeniedException"
+    return False
+
+
+def with_role(stack, logical_id, check):
+    """Calls check with what makes clients that have the credentials of a role of the stack; we are let in for that."""
+    name = stack.resources[logical_id]
+    role = stack.iam.get_role(RoleName=name)["Role"]
+    trust = role["AssumeRolePolicyDocument"]
+    us = boto3.client("sts").get_caller_identity()["Arn"]
+    visitor = {"Effect": "Allow", "Principal": {"AWS": us}, "Action": "sts:AssumeRole"}
+    opened = {**trust, "Statement": [*trust["Statement"], visitor]}
+    stack.iam.update_assume_role_policy(RoleName=name, PolicyDocument=json.dumps(opened))
+    try:
+        given = boto3.client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName="check")["Credentials"]
+        check(
+            boto3.Session(
+                aws_access_key_id=given["AccessKeyId"],
+                aws_secret_access_key=given["SecretAccessKey"],
+                aws_session_token=given["SessionToken"],
+            ).client
+        )
+    finally:
+        stack.iam.update_assume_role_policy(RoleName=name, PolicyDocument=json.dumps(trust))
+
+
+def writes_refused(stack, dynamodb):
+    """What of put, update and delete the caller may not do in the events table. Nothing is changed by asking."""
+    table = stack.outputs["EventsTableName"]
+    key = {"PK": {"S": "TENANT#nobody"}, "SK": {"S": "nothing"}}
+    never = {"TableName": table, "ConditionExpression": "attribute_exists(PK)"}
+    put = {"Item": {**key, "note": {"S": "x"}}}
+    calls = {
+        "put": (dynamodb.put_item, {**never, **put}),
+        "put in a transaction": (dynamodb.transact_write_items, {"TransactItems": [{"Put": {**never, **put}}]}),
+        "put in a batch": (
+            dynamodb.batch_write_item,
+            # Without keys of the table: whoever may write is told that this is no item.
+            {"RequestItems": {table: [{"PutRequest": {"Item": {"note": {"S": "x"}}}}]}},
+        ),
+        "update": (
+            dynamodb.update_item,
+            {
+                **never,
+                "Key": key,
+                "UpdateExpression": "SET note = :x",
+                "ExpressionAttributeValues": {":x": {"S": "x"}},
+            },
+        ),
+        "delete": (dynamodb.delete_item, {**never, "Key": key}),
+    }
+    return {name for name, (call, request) in calls.items() if refused(call, **request)}
+
+
+def the_dispatcher_and_the_api_may_write_nothing_into_the_events_table(stack, slack):
+    all_writes = {"put", "put in a transaction", "put in a batch", "update", "delete"}
+
+    def check(client):
+        dynamodb = client("dynamodb")
+        assert writes_refused(stack, dynamodb) == all_writes, writes_refused(stack, dynamodb)
+        # They are who they are: what they need, they may do.
+        table = stack.outputs["EventsTableName"]
+        key = {"PK": {"S": "TENANT#nobody"}, "SK": {"S": "nothing"}}
+        assert not refused(dynamodb.get_item, TableName=table, Key=key)
+
+    for role in ("DispatcherRole", "ProducerApiRole"):
+        with_role(stack, role, check)
+
+
+def the_saver_may_only_add_to_the_events_table(stack, slack):
+    def check(client):
+        kept = writes_refused(stack, client("dynamodb")) & {"put", "update", "delete"}
+        assert kept == {"update", "delete"}, kept
+
+    with_role(stack, "SaveEventToDynamoRole", check)
+
+
+def the_dispatcher_may_read_the_stream(stack, slack):
+    """Lambda polls it in the role's name. The local AWS polls in nobody's name, and takes every stream for `*` when a
+    role asks, so only the policy can be asked what it allows."""
+    role = stack.iam.get_role(RoleName=stack.resources["DispatcherRole"])["Role"]["Arn"]
+    stream = stack.outputs["EventsTableStreamArn"]
+    names = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
+
+    def allowed(resource):
+        answer = stack.iam.simulate_principal_policy(
+            PolicySourceArn=role, ActionNames=[f"dynamodb:{name}" for name in names], ResourceArns=[resource]
+        )
+        decisions = {found["EvalDecision"] for found in answer["EvaluationResults"]}
+        assert len(answer["EvaluationResults"]) == len(names), answer
+        return decisions == {"allowed"}
+
+    assert allowed(stream)
+    assert not allowed(stream.replace(f"table/events-{stack.stage}/", "table/events-another/"))
 
 
 def the_api_answers_health(stack, slack):
@@ -399,12 +581,178 @@ def nothing_else_reached_the_events_table(stack, slack):
     assert entities == ["r-1", "req-123", "req-124"], entities
 
 
+# ---- subscriptions: from an event to a task on the queue --------------------------------------------------
+
+
+def the_dispatcher_is_woken_by_the_stream_and_by_schedule(stack, slack):
+    name = f"{stack.stage}-dispatcher"
+    (source,) = stack.functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
+    table = stack.dynamodb.describe_table(TableName=stack.outputs["EventsTableName"])["Table"]
+    assert source["EventSourceArn"] == table["LatestStreamArn"] == stack.outputs["EventsTableStreamArn"], source
+    rule = stack.bridge.describe_rule(Name=f"{name}-sweep")
+    assert (rule["ScheduleExpression"], rule["State"]) == ("cron(0/2 * * * ? *)", "ENABLED"), rule
+    (target,) = stack.bridge.list_targets_by_rule(Rule=f"{name}-sweep")["Targets"]
+    assert target["Arn"].endswith(f":function:{name}"), target
+    control = stack.dynamodb.describe_table(TableName=stack.outputs["ControlTableName"])["Table"]
+    (index,) = control["GlobalSecondaryIndexes"]
+    assert index["IndexName"] == "due-index" and index["Projection"]["ProjectionType"] == "KEYS_ONLY", index
+    redrive = json.loads(stack.queue(stack.outputs["TaskQueueUrl"])["RedrivePolicy"])
+    assert redrive["deadLetterTargetArn"].endswith(f":{stack.stage}-tasks-dlq"), redrive
+
+
+def workflow_type(stack, tenant, name, **fields):
+    return stack.api("POST", "/api/workflows", tenant, {"workflowType": name, "kind": "task", **fields}, 201)
+
+
+def subscribe(stack, tenant, glob, name, **fields):
+    asked = {"eventTypeGlob": glob, "workflowType": name, **fields}
+    return stack.api("POST", "/api/subscriptions", tenant, asked, 201)["subscriptionId"]
+
+
+def an_event_on_the_bus_becomes_a_task_through_a_subscription(stack, slack):
+    tenant = "shop"
+    workflow_type(stack, tenant, "push_price", timeoutMs=60_000)
+    mapper = {"item": "$.entity_id", "price": "$.payload.new_price", "channel": "literal:web"}
+    subscription = subscribe(stack, tenant, "price.*", "push_price", inputMapper=mapper)
+    # Sweeps lie two minutes apart: of three events that become tasks within one, the stream brought two at least.
+    began = time.monotonic()
+    for number in range(3):
+        event = event_now(tenant, "price.changed", "ITEM", f"item-{number}", {"new_price": number + 0.5})
+        stack.put(event)
+
+        def found():
+            tasks = stack.tasks_of(tenant, "push_price")
+            return next((task for task in tasks if task["input"]["item"] == f"item-{number}"), None)
+
+        task = until(f"the task of item-{number} on the queue", found, PROMPT_SECONDS)
+        assert task["input"] == {"item": f"item-{number}", "price": number + 0.5, "channel": "web"}, task
+        assert (task["appName"], task["generation"], task["timeoutMs"]) == (APP, 1, 60_000), task
+        assert task["context"]["via"] == [subscription], task
+        assert task["group"] == tenant, task
+
+        def recorded():
+            pending = stack.recent(tenant, "Task Pending")
+            return next((found for found in pending if found["entityId"] == task["requestId"]), None)
+
+        pending = until("Task Pending in the ledger", recorded, PROMPT_SECONDS)
+        assert pending["causedBy"] == f"event:price.changed:{id_of(event)}", pending
+        assert pending["properties"]["requestId"] == task["requestId"], pending
+    assert time.monotonic() - began < 110, "so slow that sweeps may have brought them"
+
+
+def draining_by_hand_moves_the_cursor_and_starts_nothing_twice(stack, slack):
+    tenant = "shop"
+    newest = max(stack.recent(tenant, "price.changed"), key=lambda event: event["timestamp"])
+    # An event counts as settled after five seconds, and only then is the cursor taken past it.
+    passed = lambda: stack.drainer(tenant)["cursor"].startswith("TIMESTAMP#") and (
+        int(stack.drainer(tenant)["cursor"].split("#")[1]) >= newest["timestamp"]
+    )
+
+    def drained():
+        answer = stack.api("POST", "/api/events/drain", tenant, {"drainerId": "workflow_runner"})
+        assert answer["triggered"] == [], answer
+        assert isinstance(answer["processed"], int) and isinstance(answer["skippedDueToLock"], bool), answer
+        return passed()
+
+    until("a cursor past the newest event", drained)
+    drainer = stack.drainer(tenant)
+    assert drainer["drainerId"] == "workflow_runner" and drainer["epoch"] == 0, drainer
+    assert drainer["eventsProcessedTotal"] >= 3 and "haltedOnEventId" not in drainer, drainer
+    assert len(stack.tasks_of(tenant)) == 3, stack.tasks_of(tenant)
+    (line,) = stack.ledgerline("--tenant", tenant, "drainers").splitlines()
+    shown = json.loads(line)
+    assert (shown["drainerId"], shown["stalled"]) == ("workflow_runner", False), shown
+
+
+def a_workflow_is_started_by_hand(stack, slack):
+    tenant = "shop"
+    body = {"input": {"item": "by-hand"}}
+    answer = stack.api("POST", "/api/workflows/push_price/start", tenant, body, 202)
+    tasks = lambda: [task for task in stack.tasks_of(tenant) if task["requestId"] == answer["started"]]
+    (task,) = until("the started task on the queue", tasks)
+    assert task["input"] == body["input"], task
+
+
+def large_inputs_reach_the_worker_whole(stack, slack):
+    tenant, bucket = "bulky", stack.outputs["PayloadBucketName"]
+    workflow_type(stack, tenant, "read_report")
+    subscribe(stack, tenant, "report.made", "read_report")
+    # The first fits into a message but not into a claim, the second overflows and travels by reference.
+    for entity, size in [("r-claim", 150_000), ("r-reference", 400_000)]:
+        properties = {"output": "x" * size, "entity": entity}
+        event = {"eventType": "report.made", "entityType": "REPORT", "entityId": entity, "properties": properties}
+        stack.api("POST", "/api/events/record", tenant, event, 202)
+    (in_message,) = until(
+        "the task with its input in the message",
+        lambda: [task for task in stack.tasks_of(tenant) if "input" in task],
+    )
+    assert in_message["input"]["entity"] == "r-claim" and len(in_message["input"]["output"]) == 150_000
+    (referred,) = until(
+        "the task with its input by reference",
+        lambda: [task for task in stack.tasks_of(tenant) if "inputRef" in task],
+    )
+    assert referred["inputRef"]["bucket"] == bucket, referred
+    body = json.loads(stack.s3.get_object(Bucket=bucket, Key=referred["inputRef"]["key"])["Body"].read())
+    assert body["entity"] == "r-reference" and len(body["output"]) == 400_000, sorted(body)
+    assert stack.s3.list_objects_v2(Bucket=bucket, Prefix="claims/").get("KeyCount"), "no claim was too large"
+
+
+def more_subscriptions_than_may_start_are_parked_announced_and_can_be_retried(stack, slack):
+    tenant = "crowd"
+    workflow_type(stack, tenant, "look")
+    for _ in range(9):
+        subscribe(stack, tenant, "door.opened", "look")
+    event = event_now(tenant, "door.opened", "DOOR", "d-1", {"by": "wind"})
+    stack.put(event)
+    until("eight tasks", lambda: len(stack.tasks_of(tenant)) >= 8, PROMPT_SECONDS)
+    notices = lambda: stack.recent(tenant, "workflow.dispatch_capped")
+    (capped,) = until("workflow.dispatch_capped in the ledger", notices)
+    assert capped["properties"]["matched"] == 9, capped
+    until("a message in Slack", lambda: slack.heard("Too many subscriptions", "door.opened", f"--stage {stack.stage}"))
+    (parked,) = stack.api("GET", "/api/parked", tenant)["items"]
+    assert (parked["because"], parked["eventId"]) == ("fanout-cap", id_of(event)), parked
+    (line,) = stack.ledgerline("--tenant", tenant, "parked", "list").splitlines()
+    assert json.loads(line)["id"] == parked["id"], line
+    assert len(stack.tasks_of(tenant)) == 8, stack.tasks_of(tenant)
+    retried = stack.api("POST", f"/api/parked/{parked['id']}/retry", tenant)
+    assert retried["started"] and not retried["alreadyStarted"], retried
+    until("the ninth task", lambda: len(stack.tasks_of(tenant)) == 9)
+    assert stack.api("GET", "/api/parked", tenant)["items"] == []
+    assert stack.ledgerline("--tenant", tenant, "parked", "list") == ""
+
+
+def a_start_that_fails_halts_its_tenant_and_the_sweep_comes_back_to_it(stack, slack):
+    tenant = "stuck"
+    subscribe(stack, tenant, "price.*", "not_there_yet", onFailure="halt")
+    event = event_now(tenant, "price.changed", "ITEM", "item-1", {"new_price": 1})
+    stack.put(event)
+    failures = lambda: stack.recent(tenant, "workflow.dispatch_failed")
+    (failure,) = until("workflow.dispatch_failed in the ledger", failures, PROMPT_SECONDS)
+    assert failure["causedBy"] == f"event:price.changed:{id_of(event)}", failure
+    assert "not_there_yet" in failure["properties"]["reason"], failure
+    drainer = stack.drainer(tenant)
+    assert drainer["haltedOnEventId"] == id_of(event), drainer
+    assert "`not_there_yet` is not registered" in drainer["lastError"], drainer
+    (line,) = stack.ledgerline("--tenant", tenant, "parked", "list", "--all").splitlines()
+    assert json.loads(line)["state"] == "retrying", line
+    # Nothing of this tenant happens any more, so no stream wakes the drainer: the schedule does.
+    workflow_type(stack, tenant, "not_there_yet")
+    until("the task after a sweep", lambda: stack.tasks_of(tenant), SWEEP_SECONDS)
+    until("a drainer that goes on", lambda: "haltedOnEventId" not in stack.drainer(tenant), SWEEP_SECONDS)
+    assert len(stack.tasks_of(tenant)) == 1 and len(failures()) == 1, (stack.tasks_of(tenant), failures())
+    swept = stack.control.get_item(Key={"PK": "SCHEDULE", "SK": "workflow_runner"}, ConsistentRead=True)
+    assert swept.get("Item", {}).get("visitedAt"), "no sweep has visited everybody"
+
+
 CHECKS = [
     the_tables_have_the_keys_indexes_and_stream_of_the_format,
     the_rule_delivers_to_the_ingest_queue_and_keeps_what_it_cannot_deliver,
     the_queues_give_a_save_time_and_keep_dead_letters_for_14_days,
     the_payload_bucket_is_closed_and_its_name_is_published,
     no_role_may_change_or_delete_a_saved_event,
+    the_dispatcher_and_the_api_may_write_nothing_into_the_events_table,
+    the_saver_may_only_add_to_the_events_table,
+    the_dispatcher_may_read_the_stream,
     the_api_answers_health,
     the_api_refuses_a_caller_without_a_key,
     the_command_line_finds_every_part,
@@ -417,6 +765,13 @@ CHECKS = [
     the_api_lists_the_failed_deliveries_of_the_callers_tenant,
     an_event_larger_than_a_row_travels_through_the_api_and_back,
     nothing_else_reached_the_events_table,
+    the_dispatcher_is_woken_by_the_stream_and_by_schedule,
+    an_event_on_the_bus_becomes_a_task_through_a_subscription,
+    draining_by_hand_moves_the_cursor_and_starts_nothing_twice,
+    a_workflow_is_started_by_hand,
+    large_inputs_reach_the_worker_whole,
+    more_subscriptions_than_may_start_are_parked_announced_and_can_be_retried,
+    a_start_that_fails_halts_its_tenant_and_the_sweep_comes_back_to_it,
 ]
 
 
@@ -433,6 +788,7 @@ def main():
     stack.ssm.put_parameter(
         Name=stack.outputs["SlackWebhookParameter"], Type="SecureString", Value=slack.url, Overwrite=True
     )
+    let_senders_send_batches(stack)
     passed, failures = 0, 0
     for check in CHECKS:
         name = check.__name__.replace("_", " ")

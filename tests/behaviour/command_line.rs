@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use crate::world::{World, at, detail, event, until};
 
-fn ledgerline(folder: &Path, args: &[&str]) -> Output {
+pub(crate) fn ledgerline(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ledgerline"));
     command.env_remove("LEDGERLINE_STAGE").env_remove("LEDGERLINE_DATA").env_remove("LEDGERLINE_TENANT");
     command.args(["--local", "--data"]).arg(folder).args(args).output().unwrap()
 }
 
-fn out(output: &Output) -> String {
+pub(crate) fn out(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn lines(output: &Output) -> Vec<Value> {
+pub(crate) fn lines(output: &Output) -> Vec<Value> {
     out(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

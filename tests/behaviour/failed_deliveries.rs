@@ -241,8 +241,7 @@ async fn while_slack_is_down_messages_go_back_and_nothing_is_told_twice() {
     let handler = eventbridge_dlq_alert::Handler {
         control: store.control(),
         payloads: ledgerline_ledger::Payloads::new(store.clients.s3.clone(), &store.names.payload_bucket),
-        slack: eventbridge_dlq_alert::Slack::new(store.clients.ssm.clone(), parameter.clone())
-            .unwrap()
+        slack: ledgerline_alert::Slack::new(store.clients.ssm.clone(), parameter.clone())
             .patient_for(std::time::Duration::ZERO),
         operator_tenant: name("ops"),
         ledger_flag: "--stage test".into(),

@@ -5,6 +5,7 @@
 mod bad_input;
 mod command_line;
 mod deliveries;
+mod draining;
 mod duplicates;
 mod emitting;
 mod failed_deliveries;
@@ -13,5 +14,9 @@ mod killed;
 mod overflow;
 mod reading;
 mod sample_event;
+mod simulation;
+mod subscriptions_api;
+mod subscriptions_bad_input;
+mod subscriptions_cli;
 mod template;
 mod world;

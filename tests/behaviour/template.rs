@@ -1,14 +1,22 @@
 //! Local mode is wired as the template wires AWS.
 
+use std::{collections::BTreeSet, time::Duration};
+
+use aws_sdk_dynamodb::types::{KeySchemaElement, TableDescription};
 use ledgerline::local::wiring;
+use ledgerline_dispatch::Drainers;
 use ledgerline_event::keys::{ATTRIBUTES, Index};
-use ledgerline_ledger::Names;
+use ledgerline_ledger::{Names, control::DUE_INDEX};
 use serde_yaml_ng::Value;
+
+use crate::world::World;
+
+/// The top of the repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The template with `${Stage}` filled in and every reference turned into the logical id it names.
 fn template() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../template.yaml");
-    let text = std::fs::read_to_string(path).unwrap().replace("${Stage}", "dev");
+    let text = std::fs::read_to_string(format!("{ROOT}/template.yaml")).unwrap().replace("${Stage}", "dev");
     plain(serde_yaml_ng::from_str(&text).unwrap())
 }
 
@@ -67,6 +75,176 @@ fn the_events_table_has_the_same_keys_and_indexes() {
     for table in [events, table(&names.control_table)] {
         assert_eq!(table["TimeToLiveSpecification"]["AttributeName"], "ttl");
         assert_eq!(table["BillingMode"], "PAY_PER_REQUEST");
+    }
+}
+
+/// What makes up a table: its attributes with their types, its keys, and its indexes with theirs.
+#[derive(Debug, PartialEq, Eq)]
+struct Shape {
+    attributes: BTreeSet<(String, String)>,
+    keys: Vec<(String, String)>,
+    indexes: Vec<(String, Vec<(String, String)>, String)>,
+}
+
+impl Shape {
+    fn declared(table: &Value) -> Self {
+        let pairs = |list: &Value, second: &str| -> Vec<(String, String)> {
+            let entries = list.as_sequence().unwrap().iter();
+            entries.map(|entry| (text(&entry["AttributeName"]).into(), text(&entry[second]).into())).collect()
+        };
+        let indexes = table["GlobalSecondaryIndexes"].as_sequence().unwrap().iter().map(|index| {
+            let name = text(&index["IndexName"]).to_owned();
+            let projection = text(&index["Projection"]["ProjectionType"]).to_owned();
+            (name, pairs(&index["KeySchema"], "KeyType"), projection)
+        });
+        let mut indexes: Vec<_> = indexes.collect();
+        indexes.sort();
+        Self {
+            attributes: pairs(&table["AttributeDefinitions"], "AttributeType").into_iter().collect(),
+            keys: pairs(&table["KeySchema"], "KeyType"),
+            indexes,
+        }
+    }
+
+    fn made(table: &TableDescription) -> Self {
+        let keys = |schema: &[KeySchemaElement]| -> Vec<(String, String)> {
+            schema.iter().map(|key| (key.attribute_name.clone(), key.key_type.to_string())).collect()
+        };
+        let indexes = table.global_secondary_indexes().iter().map(|index| {
+            let projection = index.projection().and_then(|projection| projection.projection_type()).unwrap();
+            (index.index_name().unwrap().to_owned(), keys(index.key_schema()), projection.to_string())
+        });
+        let mut indexes: Vec<_> = indexes.collect();
+        indexes.sort();
+        let attributes = table.attribute_definitions().iter();
+        Self {
+            attributes: attributes
+                .map(|attribute| (attribute.attribute_name.clone(), attribute.attribute_type.to_string()))
+                .collect(),
+            keys: keys(table.key_schema()),
+            indexes,
+        }
+    }
+}
+
+#[tokio::test]
+async fn local_mode_makes_both_tables_as_they_are_declared() {
+    let template = template();
+    let declared = Names::of_stage("dev");
+    let world = World::start().await;
+    let made = &world.local.names;
+    let tables = resources(&template, "AWS::DynamoDB::Table");
+    assert_eq!(tables.len(), 2);
+    for (declared, made) in
+        [(&declared.events_table, &made.events_table), (&declared.control_table, &made.control_table)]
+    {
+        let (_, table) = tables.iter().find(|(_, table)| table["TableName"] == *declared.as_str()).unwrap();
+        let described = world.clients().dynamo.describe_table().table_name(made).send().await.unwrap();
+        assert_eq!(Shape::declared(table), Shape::made(described.table().unwrap()), "{declared}");
+    }
+}
+
+#[test]
+fn the_index_of_due_records_holds_keys_only() {
+    let template = template();
+    let names = Names::of_stage("dev");
+    let tables = resources(&template, "AWS::DynamoDB::Table");
+    let (_, control) =
+        tables.iter().find(|(_, table)| table["TableName"] == *names.control_table.as_str()).unwrap();
+    let shape = Shape::declared(control);
+    let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(first, second)| ((*first).into(), (*second).into())).collect()
+    };
+    let attributes = owned(&[("PK", "S"), ("SK", "S"), ("dueShard", "S"), ("dueAt", "N")]);
+    assert_eq!(shape.attributes, attributes.into_iter().collect());
+    let keys = owned(&[("dueShard", "HASH"), ("dueAt", "RANGE")]);
+    assert_eq!(shape.indexes, [(DUE_INDEX.to_owned(), keys, "KEYS_ONLY".to_owned())]);
+}
+
+#[test]
+fn the_dispatcher_hears_of_new_events_by_their_keys_and_sweeps_as_often_as_in_local_mode() {
+    let template = template();
+    let (_, dispatcher) = function(&template, "dispatcher");
+    let sources = dispatcher["Events"].as_mapping().unwrap();
+    let source = |kind: &str| {
+        let mut found = sources.values().filter(|source| source["Type"] == kind);
+        let only = &found.next().unwrap_or_else(|| panic!("no source of the kind {kind}"))["Properties"];
+        assert!(found.next().is_none(), "{kind}");
+        only
+    };
+    let stream = source("DynamoDB");
+    assert_eq!(stream["Stream"], "EventsTable");
+    assert_eq!(
+        template["Resources"]["EventsTable"]["Properties"]["StreamSpecification"]["StreamViewType"],
+        "KEYS_ONLY"
+    );
+    let pattern: serde_json::Value =
+        serde_json::from_str(text(&stream["FilterCriteria"]["Filters"][0]["Pattern"])).unwrap();
+    // An event that expires wakes nobody.
+    assert_eq!(pattern, serde_json::json!({"eventName": ["INSERT"]}));
+
+    let schedule = text(&source("Schedule")["Schedule"]);
+    let minutes = schedule.strip_prefix("cron(0/").and_then(|rest| rest.strip_suffix(" * * * ? *)"));
+    let minutes: u64 =
+        minutes.unwrap_or_else(|| panic!("every so many minutes, not {schedule}")).parse().unwrap();
+    assert_eq!(60 % minutes, 0, "an hour is not made of such pauses");
+    assert_eq!(Duration::from_secs(60 * minutes), wiring(&Names::of_stage("dev")).sweep_every);
+    // A sweep that runs into the next must not be the end of what it does.
+    let timeout = dispatcher["Timeout"].as_u64().unwrap();
+    assert!(Duration::from_secs(timeout) > wiring(&Names::of_stage("dev")).sweep_every, "{timeout}");
+}
+
+#[test]
+fn the_drainers_that_are_there_from_the_start_are_drainers() {
+    let template = template();
+    let given = text(&template["Parameters"]["Drainers"]["Default"]);
+    assert_eq!(Drainers::parse(given), Drainers::parse(""));
+}
+
+/// A function by its name without the stage; its logical id too.
+fn function<'a>(template: &'a Value, name: &str) -> (&'a str, &'a Value) {
+    let functions = resources(template, "AWS::Serverless::Function");
+    let named = functions.iter().find(|(_, function)| function["FunctionName"] == format!("dev-{name}"));
+    *named.unwrap_or_else(|| panic!("no function is called {name}"))
+}
+
+/// The names in calls like `reads("NAME")`.
+fn named_in<'a>(source: &'a str, reads: &str) -> BTreeSet<&'a str> {
+    let call = format!("{reads}(\"");
+    source.split(&call).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn every_function_is_given_the_variables_that_it_reads_and_no_others() {
+    let template = template();
+    let variables = |of: &Value| -> BTreeSet<String> {
+        let entries = of["Environment"]["Variables"].as_mapping().unwrap();
+        entries.keys().map(|name| text(name).to_owned()).collect()
+    };
+    let for_all = variables(&template["Globals"]["Function"]);
+    let functions = resources(&template, "AWS::Serverless::Function");
+    let crates: BTreeSet<String> = std::fs::read_dir(format!("{ROOT}/functions"))
+        .unwrap()
+        .map(|entry| format!("functions/{}", entry.unwrap().file_name().into_string().unwrap()))
+        .collect();
+    let declared: BTreeSet<String> =
+        functions.iter().map(|(_, function)| text(&function["CodeUri"]).to_owned()).collect();
+    assert_eq!(declared, crates);
+    for (id, function) in functions {
+        let path = format!("{ROOT}/{}/src/main.rs", text(&function["CodeUri"]));
+        let main = std::fs::read_to_string(&path).unwrap();
+        let (required, optional) = (named_in(&main, "required"), named_in(&main, "optional"));
+        assert!(required.contains("STAGE"), "{id}: {required:?}");
+        let given: BTreeSet<String> = variables(function).union(&for_all).cloned().collect();
+        let missing: Vec<_> = required.iter().filter(|name| !given.contains(**name)).collect();
+        assert!(missing.is_empty(), "{id} does not get {missing:?}");
+        // The log's filter is read by the library that filters.
+        let unread: Vec<_> = given
+            .iter()
+            .filter(|name| !required.contains(name.as_str()) && !optional.contains(name.as_str()))
+            .filter(|name| *name != "RUST_LOG")
+            .collect();
+        assert!(unread.is_empty(), "{id} does not read {unread:?}");
     }
 }
 
@@ -134,9 +312,39 @@ fn queues_rules_and_event_sources_are_the_same() {
     assert_eq!(declared.len(), wiring.sources.len());
 }
 
+/// SQS takes no policy that is about several queues.
+#[test]
+fn every_queue_has_a_policy_of_its_own_that_refuses_what_is_not_encrypted() {
+    let template = template();
+    let mut guarded = BTreeSet::new();
+    for (id, policy) in resources(&template, "AWS::SQS::QueuePolicy") {
+        let [queue] = policy["Queues"].as_sequence().unwrap().as_slice() else { panic!("{id}: one queue") };
+        let statements = policy["PolicyDocument"]["Statement"].as_sequence().unwrap();
+        for statement in statements {
+            assert_eq!(statement["Resource"], *queue, "{id}");
+        }
+        let tls_only = statements.iter().any(|statement| {
+            statement["Effect"] == "Deny" && statement["Condition"]["Bool"]["aws:SecureTransport"] == "false"
+        });
+        assert!(tls_only, "{id}");
+        assert!(guarded.insert(text(queue)), "{id}: the queue has two policies");
+    }
+    let queues: BTreeSet<&str> = resources(&template, "AWS::SQS::Queue").iter().map(|(id, _)| *id).collect();
+    assert_eq!(guarded, queues);
+}
+
+/// The actions that a statement allows.
+fn actions(statement: &Value) -> BTreeSet<&str> {
+    match &statement["Action"] {
+        Value::Sequence(actions) => actions.iter().map(text).collect(),
+        one => BTreeSet::from([text(one)]),
+    }
+}
+
 #[test]
 fn no_policy_lets_anybody_change_or_delete_an_event() {
     let template = template();
+    let mut may_put = Vec::new();
     let mut found = 0;
     for (id, function) in resources(&template, "AWS::Serverless::Function")
         .into_iter()
@@ -146,16 +354,30 @@ fn no_policy_lets_anybody_change_or_delete_an_event() {
         let mut statements = Vec::new();
         collect_statements(function, &mut statements);
         for statement in statements {
-            let written = serde_yaml_ng::to_string(statement).unwrap();
-            if written.contains("EventsTable") && written.contains("dynamodb:") {
-                found += 1;
-                for forbidden in ["UpdateItem", "DeleteItem", "BatchWrite", "PartiQL", "dynamodb:*"] {
-                    assert!(!written.contains(forbidden), "{id}: {written}");
+            let actions = actions(statement);
+            if !actions.iter().any(|action| action.starts_with("dynamodb:") || action.contains('*')) {
+                continue;
+            }
+            let resource = serde_yaml_ng::to_string(&statement["Resource"]).unwrap();
+            assert!(!resource.contains("'*'"), "{id}: any table: {actions:?}");
+            if !resource.contains("EventsTable") {
+                continue;
+            }
+            found += 1;
+            let of_the_stream = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"];
+            let to_read = ["Query", "GetItem", "BatchGetItem"];
+            for action in actions {
+                let action = action.strip_prefix("dynamodb:").unwrap();
+                if action == "PutItem" {
+                    may_put.push(id);
+                } else {
+                    assert!(of_the_stream.contains(&action) || to_read.contains(&action), "{id}: {action}");
                 }
             }
         }
     }
-    assert!(found >= 2, "the saver and the API have statements on the table");
+    assert!(found >= 3, "the saver, the dispatcher and the API have statements on the table");
+    assert_eq!(may_put, ["SaveEventToDynamoRole"]);
 }
 
 fn collect_statements<'a>(value: &'a Value, into: &mut Vec<&'a Value>) {

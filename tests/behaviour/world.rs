@@ -7,7 +7,7 @@ use std::{
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
-use ledgerline::local::{Local, LocalOptions, provision, wiring};
+use ledgerline::local::{Local, LocalOptions, Parameters, provision, wiring};
 use ledgerline_embedded::{Embedded, Hook};
 use ledgerline_event::{Admitted, Context, Event, Keyed, Millis, Name};
 use ledgerline_ledger::{Clients, Names, Payloads, Reader, Saver, control::ControlTable};
@@ -152,7 +152,7 @@ impl Store {
             Embedded::start(ledgerline_embedded::Options { hook, ..Default::default() }).await.unwrap();
         let clients = without_retries(&embedded.endpoint());
         let names = Names::of_stage("test");
-        provision(&clients, &names, &wiring(&names), None).await.unwrap();
+        provision(&clients, &names, &wiring(&names), &Parameters::default()).await.unwrap();
         Self { embedded, clients, names }
     }
 

@@ -1,18 +1,19 @@
 //! `ledgerline emit`
 
-use std::{io::Read, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context;
-use ledgerline_event::{Name, Properties};
+use ledgerline_event::Name;
 use ledgerline_ledger::{Emitter, system_clock};
 use serde_json::json;
 
+use super::given;
 use crate::{args::EmitArgs, output::Output, target::Target, times};
 
 pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (entity_type, entity_id) =
         args.entity.split_once('/').context("--entity: TYPE/ID is expected, as in ITEM/10472")?;
-    let properties = properties(&args.properties)?;
+    let properties = given::object("--properties", &args.properties)?;
     let app = Name::new("--app", args.app)?;
     let emitter =
         Emitter::new(&target.clients, &target.names, target.tenant()?.clone(), app).within(|origin| {
@@ -38,18 +39,4 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
         false => output.line(&event_id)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn properties(given: &str) -> anyhow::Result<Properties> {
-    let text = match given {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("--properties: reading standard input")?;
-            text
-        }
-        file if file.starts_with('@') => std::fs::read_to_string(&file[1..])
-            .with_context(|| format!("--properties: reading {}", &file[1..]))?,
-        text => text.to_owned(),
-    };
-    serde_json::from_str(&text).context("--properties: a JSON object is expected")
 }

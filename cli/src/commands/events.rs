@@ -50,7 +50,7 @@ pub(super) async fn run(target: &Target, args: EventsArgs, output: Output) -> an
     }
 }
 
-async fn newest(
+pub(super) async fn newest(
     reader: &Reader,
     tenant: &Name,
     filter: &CheckedFilter,

@@ -19,6 +19,7 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
         aws_port: args.aws_port,
         port: args.port,
         slack_webhook: args.slack_webhook,
+        drainers: args.drainers,
         retention_days: args.retention_days,
         ..LocalOptions::new(&data)
     };

@@ -1,11 +1,18 @@
 //! One file per command.
 
 mod doctor;
+mod drain;
+mod drainers;
 mod emit;
 mod events;
 mod failed;
+mod given;
 mod keys;
 mod local;
+mod parked;
+mod rewind;
+mod subscriptions;
+mod workflows;
 
 use std::process::ExitCode;
 
@@ -27,6 +34,12 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Local(_) => unreachable!("handled above: it needs no target"),
         Command::Emit(args) => emit::run(&target, args, output).await,
         Command::Events(args) => events::run(&target, args, output).await,
+        Command::Subscriptions(command) => subscriptions::run(&target, command, output).await,
+        Command::Workflows(command) => workflows::run(&target, command, output).await,
+        Command::Drain(args) => drain::run(&target, args, output).await,
+        Command::Drainers(_) => drainers::run(&target, output).await,
+        Command::Rewind(args) => rewind::run(&target, args, output).await,
+        Command::Parked(command) => parked::run(&target, command, output).await,
         Command::Keys(command) => keys::run(&target, command, output).await,
         Command::Failed(command) => failed::run(&target, command, output).await,
         Command::Doctor => doctor::run(&target, output).await,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage, SqsMessageAttribute};
-use eventbridge_dlq_alert::Slack;
+use ledgerline_alert::Slack;
 use ledgerline_embedded::{Embedded, Queues, Receive, Received};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
@@ -50,7 +50,7 @@ pub(super) async fn start(
     let alert = Arc::new(eventbridge_dlq_alert::Handler {
         control,
         payloads: Payloads::new(clients.s3.clone(), &names.payload_bucket),
-        slack: Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone())?,
+        slack: Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone()),
         operator_tenant: Name::new("tenant", TENANT)?,
         ledger_flag: "--local".into(),
         metrics: Metrics::silent(),

@@ -1,6 +1,7 @@
 //! Local mode: the embedded services, the functions' own handlers wired to them as
 //! `template.yaml` wires them on AWS, and the HTTP API. One process, one folder.
 
+mod dispatcher;
 mod functions;
 mod provision;
 mod state;
@@ -9,6 +10,8 @@ mod wiring;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use ledgerline_alert::Slack;
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_embedded::{Embedded, Hook};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
@@ -18,7 +21,7 @@ use ledgerline_ledger::{
 use producer_api::Api;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
-pub use provision::provision;
+pub use provision::{Parameters, provision};
 pub use state::LocalState;
 pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
 
@@ -43,6 +46,8 @@ pub struct LocalOptions {
     pub port: u16,
     /// Where alerts go; without one they are printed.
     pub slack_webhook: Option<String>,
+    /// The drainers, as `workflow_runner,timeline=1h`.
+    pub drainers: String,
     /// 0 keeps events for ever.
     pub retention_days: u64,
     /// The time, for everything.
@@ -59,6 +64,7 @@ impl LocalOptions {
             aws_port: 0,
             port: 0,
             slack_webhook: None,
+            drainers: String::new(),
             retention_days: 0,
             clock: system_clock(),
             hook: None,
@@ -76,6 +82,8 @@ pub struct Local {
     pub names: Names,
     /// The services themselves.
     pub embedded: Embedded,
+    /// Drains.
+    pub dispatch: Dispatch,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -86,12 +94,15 @@ impl Local {
         let api_listener = listen(options.port).await?;
         private_folder(&options.data)?;
         let clock = options.clock.clone();
+        let names = Names::of_stage(STAGE);
+        let drainers = Drainers::parse(&options.drainers)?;
+        let (hook, wake_ups) = dispatcher::waking(&names, options.hook.clone());
         let embedded = Embedded::start(ledgerline_embedded::Options {
             data: Some(options.data.clone()),
             port: options.aws_port,
             region: REGION.into(),
             clock: Arc::new(move || clock().get()),
-            hook: options.hook.clone(),
+            hook: Some(hook),
         })
         .await
         .map_err(|error| match error {
@@ -107,9 +118,10 @@ impl Local {
             other => other.into(),
         })?;
 
-        let names = Names::of_stage(STAGE);
         let clients = Clients::at_endpoint(&embedded.endpoint(), REGION);
-        provision::provision(&clients, &names, &wiring(&names), options.slack_webhook.as_deref()).await?;
+        let parameters =
+            Parameters { slack_webhook: options.slack_webhook.as_deref(), drainers: &options.drainers };
+        provision::provision(&clients, &names, &wiring(&names), &parameters).await?;
 
         let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
         let tenant = Name::new("tenant", TENANT)?;
@@ -126,12 +138,28 @@ impl Local {
 
         let (stop, stopped) = watch::channel(false);
         let mut tasks = functions::start(&embedded, &clients, &names, &options, stopped.clone()).await?;
-        let api = Api::new(clients.clone(), names.clone(), Metrics::silent(), options.clock.clone())?;
+        let dispatch = Dispatch::new(
+            &clients,
+            &names,
+            DispatchOptions {
+                queues: QueueUrls::find(&clients.sqs, &names).await?,
+                drainers,
+                slack: Some(Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone())),
+                metrics: Metrics::silent(),
+                ledger_flag: "--local".into(),
+                clock: options.clock.clone(),
+            },
+        )?;
+        let sweep_every = wiring(&names).sweep_every;
+        let (for_drains, clock) = (dispatch.clone(), options.clock.clone());
+        tasks.push(tokio::spawn(dispatcher::run(for_drains, wake_ups, clock, sweep_every, stopped.clone())));
+        let (names_of_api, clock) = (names.clone(), options.clock.clone());
+        let api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
         tasks.push(tokio::spawn(serve_api(api_listener, api, stopped)));
 
         // Last: whoever sees the file may call at once.
         state.write(&options.data)?;
-        Ok(Self { state, clients, names, embedded, stop, tasks })
+        Ok(Self { state, clients, names, embedded, dispatch, stop, tasks })
     }
 
     /// Takes no more work, finishes what is in flight, and returns.

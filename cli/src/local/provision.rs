@@ -7,23 +7,32 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_sdk_eventbridge::types::{DeadLetterConfig, Target};
 use aws_sdk_sqs::types::QueueAttributeName;
-use ledgerline_event::keys::{ATTRIBUTES, Index};
-use ledgerline_ledger::{Clients, Fault, Names, StoreError};
+use ledgerline_event::keys::Index;
+use ledgerline_ledger::{Clients, Fault, Names, StoreError, control::DUE_INDEX};
 use serde_json::json;
 
 use super::{REGION, Wiring, wiring::QueueWiring};
 
 const ACCOUNT: &str = "000000000000";
 
-/// Makes everything that a stage has; `slack_webhook` stands for the parameter that an operator sets.
+/// What stands in parameters on AWS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parameters<'a> {
+    /// Where alerts go; an operator sets it.
+    pub slack_webhook: Option<&'a str>,
+    /// The drainers, as `workflow_runner,timeline=1h`.
+    pub drainers: &'a str,
+}
+
+/// Makes everything that a stage has.
 pub async fn provision(
     clients: &Clients,
     names: &Names,
     wiring: &Wiring,
-    slack_webhook: Option<&str>,
+    parameters: &Parameters<'_>,
 ) -> anyhow::Result<()> {
-    table(clients, &names.events_table, 7).await.context("making the events table")?;
-    table(clients, &names.control_table, 0).await.context("making the control table")?;
+    table(clients, &names.events_table, events_indexes()?).await.context("making the events table")?;
+    table(clients, &names.control_table, vec![due_index()?]).await.context("making the control table")?;
     for queue in &wiring.queues {
         make_queue(clients, queue).await.with_context(|| format!("making the queue {}", queue.name))?;
     }
@@ -35,37 +44,65 @@ pub async fn provision(
         return Err(error).context("making the payload bucket");
     }
     parameter(clients, &names.payload_bucket_parameter, Some(&names.payload_bucket)).await?;
-    parameter(clients, &names.slack_webhook_parameter, slack_webhook).await
+    parameter(clients, &names.drainers_parameter, Some(parameters.drainers).filter(|text| !text.is_empty()))
+        .await?;
+    parameter(clients, &names.slack_webhook_parameter, parameters.slack_webhook).await
 }
 
-/// A table with `PK` and `SK`, as many indexes as asked for, and `ttl`.
-async fn table(clients: &Clients, name: &str, indexes: u8) -> anyhow::Result<()> {
+/// An index and the attributes that it is made of.
+struct IndexPlan {
+    index: GlobalSecondaryIndex,
+    attributes: [(&'static str, ScalarAttributeType); 2],
+}
+
+fn events_indexes() -> anyhow::Result<Vec<IndexPlan>> {
+    let plan = |index: Index| {
+        let (pk, sk) = index.attributes();
+        Ok(IndexPlan {
+            index: GlobalSecondaryIndex::builder()
+                .set_index_name(index.name().map(str::to_owned))
+                .set_key_schema(Some(schema(pk, sk)?))
+                .projection(Projection::builder().projection_type(ProjectionType::All).build())
+                .build()?,
+            attributes: [(pk, ScalarAttributeType::S), (sk, ScalarAttributeType::S)],
+        })
+    };
+    (1..=7).map(Index::Gsi).map(plan).collect()
+}
+
+fn due_index() -> anyhow::Result<IndexPlan> {
+    Ok(IndexPlan {
+        index: GlobalSecondaryIndex::builder()
+            .index_name(DUE_INDEX)
+            .set_key_schema(Some(schema("dueShard", "dueAt")?))
+            .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
+            .build()?,
+        attributes: [("dueShard", ScalarAttributeType::S), ("dueAt", ScalarAttributeType::N)],
+    })
+}
+
+fn schema(pk: &str, sk: &str) -> anyhow::Result<Vec<KeySchemaElement>> {
     let element =
         |attribute: &str, kind| KeySchemaElement::builder().attribute_name(attribute).key_type(kind).build();
-    let schema =
-        |pk, sk| Ok::<_, anyhow::Error>(vec![element(pk, KeyType::Hash)?, element(sk, KeyType::Range)?]);
+    Ok(vec![element(pk, KeyType::Hash)?, element(sk, KeyType::Range)?])
+}
+
+/// A table with `PK` and `SK`, its indexes, and `ttl`.
+async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow::Result<()> {
     let mut request = clients
         .dynamo
         .create_table()
         .table_name(name)
         .billing_mode(BillingMode::PayPerRequest)
         .set_key_schema(Some(schema("PK", "SK")?));
-    for attribute in &ATTRIBUTES[..2 + 2 * usize::from(indexes)] {
-        let definition = AttributeDefinition::builder()
-            .attribute_name(*attribute)
-            .attribute_type(ScalarAttributeType::S)
-            .build()?;
+    let keys = [("PK", ScalarAttributeType::S), ("SK", ScalarAttributeType::S)];
+    for (attribute, kind) in keys.into_iter().chain(indexes.iter().flat_map(|plan| plan.attributes.clone())) {
+        let definition =
+            AttributeDefinition::builder().attribute_name(attribute).attribute_type(kind).build()?;
         request = request.attribute_definitions(definition);
     }
-    for index in (1..=indexes).map(Index::Gsi) {
-        let (pk, sk) = index.attributes();
-        let index = GlobalSecondaryIndex::builder()
-            .set_index_name(index.name().map(str::to_owned))
-            .set_key_schema(Some(schema(pk, sk)?))
-            .projection(Projection::builder().projection_type(ProjectionType::All).build())
-            .build()?;
-        request = request.global_secondary_indexes(index);
-    }
+    request =
+        request.set_global_secondary_indexes(Some(indexes.into_iter().map(|plan| plan.index).collect()));
     match request.send().await.map_err(|error| StoreError::new("CreateTable", error)) {
         Err(error) if error.fault != Fault::Conflict => return Err(error.into()),
         _ => {}

@@ -1,5 +1,7 @@
 //! What is connected to what, as data: local mode builds it, and a test compares it with `template.yaml`.
 
+use std::time::Duration;
+
 use ledgerline_ledger::{DETAIL_TYPE, Names};
 
 /// A queue.
@@ -41,6 +43,8 @@ pub struct Wiring {
     pub queues: Vec<QueueWiring>,
     pub rules: Vec<RuleWiring>,
     pub sources: Vec<EventSource>,
+    /// How often the dispatcher sweeps.
+    pub sweep_every: Duration,
 }
 
 /// The wiring of a stage.
@@ -59,6 +63,18 @@ pub fn wiring(names: &Names) -> Wiring {
                 visibility_seconds: 180,
                 retention_seconds: None,
                 redrive: Some((dead_letters.clone(), 5)),
+            },
+            QueueWiring {
+                name: names.task_dead_letter_queue.clone(),
+                visibility_seconds: 180,
+                retention_seconds: Some(14 * 24 * 60 * 60),
+                redrive: None,
+            },
+            QueueWiring {
+                name: names.task_queue.clone(),
+                visibility_seconds: 120,
+                retention_seconds: Some(14 * 24 * 60 * 60),
+                redrive: Some((names.task_dead_letter_queue.clone(), 10)),
             },
         ],
         rules: vec![RuleWiring {
@@ -81,5 +97,6 @@ pub fn wiring(names: &Names) -> Wiring {
                 window_seconds: 10,
             },
         ],
+        sweep_every: Duration::from_secs(2 * 60),
     }
 }

@@ -5,6 +5,7 @@
 
 use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
+use ledgerline_alert::Slack;
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{
     Clock, Payloads,
@@ -16,8 +17,6 @@ use ledgerline_ledger::{
     telemetry::Metrics,
 };
 use serde_json::{Value, json};
-
-use crate::Slack;
 
 /// So many failures are told in full; of the rest their number.
 const TOLD_IN_FULL: usize = 8;

@@ -1,8 +1,9 @@
 //! Wires the alert to the dead-letter queue, the control table and the webhook's parameter.
 
 use aws_lambda_events::event::sqs::SqsEvent;
-use eventbridge_dlq_alert::{Handler, Slack};
+use eventbridge_dlq_alert::Handler;
 use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline_alert::Slack;
 use ledgerline_event::Name;
 use ledgerline_ledger::{
     Clients, Payloads,
@@ -18,7 +19,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let handler = &Handler {
         control: ControlTable::new(clients.dynamo, required("CONTROL_TABLE")?),
         payloads: Payloads::new(clients.s3, required("PAYLOAD_BUCKET")?),
-        slack: Slack::new(clients.ssm, required("SLACK_WEBHOOK_PARAMETER")?)?,
+        slack: Slack::new(clients.ssm, required("SLACK_WEBHOOK_PARAMETER")?),
         operator_tenant: Name::new("OPERATOR_TENANT", required("OPERATOR_TENANT")?)?,
         ledger_flag: format!("--stage {}", required("STAGE")?),
         metrics: Metrics::new(&required("STAGE")?, "eventbridge-dlq-alert"),

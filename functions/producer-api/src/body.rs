@@ -1,7 +1,7 @@
 //! JSON bodies: at most 1 MB, no unknown fields, and errors that name the field.
 
 use axum::{
-    body::{Body, to_bytes},
+    body::{Body, Bytes, to_bytes},
     http::StatusCode,
 };
 use serde::de::DeserializeOwned;
@@ -12,7 +12,20 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// Reads a body of the form `T`. Callers are known by then: a stranger's body is never read.
 pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
-    let bytes = to_bytes(body, MAX_BYTES).await.map_err(|error| {
+    parse(&bytes(body).await?)
+}
+
+/// The same where everything may be left out: no body at all is as good as `{}`.
+pub(crate) async fn read_or_default<T: DeserializeOwned + Default>(body: Body) -> Result<T, Problem> {
+    let bytes = bytes(body).await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    parse(&bytes)
+}
+
+async fn bytes(body: Body) -> Result<Bytes, Problem> {
+    to_bytes(body, MAX_BYTES).await.map_err(|error| {
         let too_large =
             std::error::Error::source(&error).is_some_and(|source| source.to_string().contains("limit"));
         match too_large {
@@ -21,14 +34,17 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
             }
             false => Problem::bad_request("the body could not be read to its end"),
         }
-    })?;
+    })
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // serde would also take a list for a struct, field by field.
     match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}
         Some(_) => return Err(Problem::bad_request("the body is not a JSON object")),
         None => return Err(Problem::bad_request("the body is empty; a JSON object is expected")),
     }
-    let mut json = serde_json::Deserializer::from_slice(&bytes);
+    let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use axum::{
     Router, middleware,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
+use ledgerline_dispatch::Dispatch;
 use ledgerline_ledger::{
     Clients, Clock, Emitter, Names, Payloads, Reader, control::ControlTable, telemetry::Metrics,
 };
@@ -20,6 +21,7 @@ use ledgerline_ledger::{
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub struct Api {
+    pub dispatch: Dispatch,
     pub control: ControlTable,
     pub reader: Reader,
     pub emitter: Emitter,
@@ -35,6 +37,7 @@ impl Api {
     pub fn new(
         clients: Clients,
         names: Names,
+        dispatch: Dispatch,
         metrics: Metrics,
         clock: Clock,
     ) -> Result<Self, ledgerline_event::Invalid> {
@@ -47,6 +50,7 @@ impl Api {
             });
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
         Ok(Self {
+            dispatch,
             control: ControlTable::new(clients.dynamo.clone(), &names.control_table),
             reader: Reader::new(clients.dynamo.clone(), &names.events_table, payloads.clone()),
             emitter,
@@ -65,6 +69,23 @@ pub fn router(api: Api) -> Router {
     Router::new()
         .route("/api/events/recent", get(routes::recent::list))
         .route("/api/events/record", post(routes::record::record))
+        .route("/api/events/drain", post(routes::drainers::drain))
+        .route("/api/subscriptions", get(routes::subscriptions::list).post(routes::subscriptions::create))
+        .route("/api/subscriptions/test", post(routes::subscriptions::test))
+        .route(
+            "/api/subscriptions/{id}",
+            get(routes::subscriptions::show)
+                .patch(routes::subscriptions::change)
+                .delete(routes::subscriptions::remove),
+        )
+        .route("/api/workflows", get(routes::workflows::list).post(routes::workflows::create))
+        .route("/api/workflows/{type}", delete(routes::workflows::remove))
+        .route("/api/workflows/{type}/start", post(routes::workflows::start))
+        .route("/api/drainers", get(routes::drainers::list))
+        .route("/api/drainers/{id}/rewind", post(routes::drainers::rewind))
+        .route("/api/parked", get(routes::parked::list))
+        .route("/api/parked/{id}", get(routes::parked::show).delete(routes::parked::drop))
+        .route("/api/parked/{id}/retry", post(routes::parked::retry))
         .route("/api/failed-deliveries", get(routes::failed::list))
         .route("/api/failed-deliveries/redrive", post(routes::failed::redrive))
         .route("/api/health", get(routes::health::health))

@@ -1,7 +1,8 @@
 //! Wires the router to API Gateway.
 
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_ledger::{
-    Clients, Names, required, system_clock,
+    Clients, Names, optional, required, system_clock,
     telemetry::{Metrics, init_logs},
 };
 use producer_api::{Api, router};
@@ -18,6 +19,16 @@ async fn main() -> Result<(), lambda_http::Error> {
         ..Names::of_stage(&stage)
     };
     let metrics = Metrics::new(&stage, "producer-api");
-    let api = Api::new(Clients::from_environment().await, names, metrics, system_clock())?;
+    let clients = Clients::from_environment().await;
+    let options = DispatchOptions {
+        queues: QueueUrls { tasks: required("TASK_QUEUE_URL")? },
+        drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
+        slack: None,
+        metrics: metrics.clone(),
+        ledger_flag: format!("--stage {stage}"),
+        clock: system_clock(),
+    };
+    let dispatch = Dispatch::new(&clients, &names, options)?;
+    let api = Api::new(clients, names, dispatch, metrics, system_clock())?;
     lambda_http::run(router(api)).await
 }

@@ -2,10 +2,11 @@
 
 use axum::{
     Json,
-    extract::rejection::QueryRejection,
+    extract::rejection::{PathRejection, QueryRejection},
     http::{Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
+use ledgerline_dispatch::DispatchError;
 use ledgerline_event::Invalid;
 use ledgerline_ledger::{EmitError, Fault, QueryError, StoreError, control::api_key::KeyRefused};
 use serde_json::json;
@@ -63,6 +64,34 @@ impl From<QueryRejection> for Problem {
         let text = rejection.body_text();
         let detail = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
         Self::bad_request(detail)
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad_request(format!("the path: {}", rejection.body_text()))
+    }
+}
+
+impl From<DispatchError> for Problem {
+    fn from(error: DispatchError) -> Self {
+        match error {
+            DispatchError::Invalid(invalid) => invalid.into(),
+            DispatchError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            DispatchError::Refused(reason) => Self::new(StatusCode::CONFLICT, reason),
+            DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),
+            DispatchError::Store(error) if error.fault == Fault::Conflict => {
+                tracing::warn!(%error, "two changed the same thing at once");
+                Self::new(StatusCode::CONFLICT, "somebody changed the same thing at this moment; try again")
+            }
+            // What is claimed is finished by a later sweep, so nobody here can say that nothing happened.
+            DispatchError::Store(_) | DispatchError::Emit(_) | DispatchError::Alert(_) => {
+                tracing::error!(%error, "a service did not do its part");
+                let detail = "the ledger did not answer; what was asked for may have happened or may happen \
+                              yet: look before asking again";
+                Self::new(StatusCode::BAD_GATEWAY, detail)
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ulid::Ulid;
 
-use crate::Name;
+use crate::{Millis, Name};
 
 /// What an id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,13 @@ impl Kind {
         id.push('_');
         id.push_str(digits);
         Name::trusted(id)
+    }
+
+    /// The time in an id of ours.
+    pub fn time_of(id: &str) -> Option<Millis> {
+        Self::of(id)?;
+        let (_, digits) = id.split_once('_')?;
+        Millis::try_from(Ulid::from_string(digits).ok()?.timestamp_ms()).ok()
     }
 
     /// What `id` stands for, if it is one of ours.

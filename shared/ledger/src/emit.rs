@@ -12,7 +12,7 @@ use ledgerline_event::{
     catalogue::Catalogued,
     overflow::{self, LIMIT, MARKER},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use ulid::Ulid;
 
@@ -130,7 +130,8 @@ impl Emitter {
         Draft::new(self.clone(), P::EVENT_TYPE.to_owned(), properties).entity(P::ENTITY_TYPE, entity_id)
     }
 
-    pub(crate) fn now(&self) -> Millis {
+    /// The time by the emitter's clock.
+    pub fn now(&self) -> Millis {
         (self.bus.clock)()
     }
 
@@ -152,7 +153,7 @@ impl Emitter {
         drafts: Vec<Draft<P>>,
     ) -> Vec<Result<Name, EmitError>> {
         let prepared =
-            join_all(drafts.into_iter().map(|draft| async { self.prepare(draft.build()?).await })).await;
+            join_all(drafts.into_iter().map(|draft| async { self.seal(draft.build()?).await })).await;
         let mut fates: Vec<Option<Result<Name, EmitError>>> = Vec::with_capacity(prepared.len());
         let mut sendable = Vec::new();
         for (position, entry) in prepared.into_iter().enumerate() {
@@ -164,19 +165,38 @@ impl Emitter {
                 Err(error) => fates.push(Some(Err(error))),
             }
         }
-        for batch in batches(sendable) {
-            for (position, fate) in self.send(batch).await {
-                fates[position] = Some(fate);
-            }
+        for (position, fate) in self.send_batches(sendable).await {
+            fates[position] = Some(fate);
         }
         let lost =
             || Err(EmitError::NotAccepted { code: "Lost".into(), message: "the bus gave no answer".into() });
         fates.into_iter().map(|fate| fate.unwrap_or_else(lost)).collect()
     }
 
+    /// Sends events that were sealed before, in their order, as full batches; the first one that the
+    /// bus does not take is the error.
+    pub async fn send_sealed(&self, events: Vec<SealedEvent>) -> Result<(), EmitError> {
+        let fates = self.send_batches(events.into_iter().enumerate().collect()).await;
+        fates.into_iter().try_for_each(|(_, fate)| fate.map(|_| ()))
+    }
+
+    async fn send_batches(&self, events: Vec<(usize, SealedEvent)>) -> Vec<(usize, Result<Name, EmitError>)> {
+        let mut fates = Vec::with_capacity(events.len());
+        for batch in batches(events) {
+            fates.extend(self.send(batch).await);
+        }
+        fates
+    }
+
+    /// A new id of `kind` that no other has.
+    pub fn new_id(&self, kind: Kind) -> Name {
+        kind.id(Ulid::from_parts(self.now().get(), random()))
+    }
+
     /// Everything that can be done before the bus is asked; S3 first, so that no event is on
-    /// the bus whose payload is not there.
-    async fn prepare<P: Serialize>(&self, event: Event<P>) -> Result<Entry, EmitError> {
+    /// the bus whose payload is not there. From here on the event is fixed byte for byte: it may
+    /// be sent any number of times and is saved once.
+    pub async fn seal<P: Serialize>(&self, event: Event<P>) -> Result<SealedEvent, EmitError> {
         let properties = raw_properties(&event.properties)?;
         let event = event.map_properties(|_| properties);
         let keys = event.keys();
@@ -184,7 +204,7 @@ impl Emitter {
         let (source, at) = (format!("task-workflow.{}", event.app_name), event.timestamp);
         let event_id = event.event_id.clone();
         if detail.len() <= LIMIT {
-            return Ok(Entry { event_id, source, detail, at });
+            return Ok(SealedEvent { event_id, source, detail, at });
         }
         let properties = serde_json::from_str(event.properties.get());
         let properties: Properties =
@@ -200,11 +220,11 @@ impl Emitter {
             }
         }
         let detail = to_json(&Keyed { keys: &keys, event: &event })?;
-        Ok(Entry { event_id, source, detail, at })
+        Ok(SealedEvent { event_id, source, detail, at })
     }
 
     /// Sends one batch; what the bus refuses for a passing reason is sent again, one by one.
-    async fn send(&self, batch: Vec<(usize, Entry)>) -> Vec<(usize, Result<Name, EmitError>)> {
+    async fn send(&self, batch: Vec<(usize, SealedEvent)>) -> Vec<(usize, Result<Name, EmitError>)> {
         let answers = self.put(batch.iter().map(|(_, entry)| entry)).await;
         let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {
             let mut answer = answer;
@@ -212,7 +232,7 @@ impl Emitter {
             while let Err(Refused { transient: true, .. }) = &answer
                 && attempt < ATTEMPTS
             {
-                tokio::time::sleep(backoff(attempt)).await;
+                tokio::time::sleep(backoff(attempt, self.now())).await;
                 attempt += 1;
                 answer = self.put([&entry]).await.pop().unwrap_or(answer);
             }
@@ -224,7 +244,7 @@ impl Emitter {
         join_all(retried).await
     }
 
-    async fn put<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> Vec<Result<(), Refused>> {
+    async fn put<'a>(&self, entries: impl IntoIterator<Item = &'a SealedEvent>) -> Vec<Result<(), Refused>> {
         let entries: Vec<_> = entries.into_iter().map(|entry| entry.request(&self.bus.name)).collect();
         let count = entries.len();
         match self.bus.events.put_events().set_entries(Some(entries)).send().await {
@@ -251,14 +271,21 @@ impl Emitter {
 }
 
 /// One event as the bus takes it.
-struct Entry {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SealedEvent {
     event_id: Name,
     source: String,
     detail: String,
     at: Millis,
 }
 
-impl Entry {
+impl SealedEvent {
+    /// The event's id.
+    pub fn event_id(&self) -> &Name {
+        &self.event_id
+    }
+
     /// As EventBridge counts: source, detail type, detail, and 14 bytes for the time.
     fn size(&self) -> usize {
         self.source.len() + DETAIL_TYPE.len() + self.detail.len() + 14
@@ -296,8 +323,8 @@ impl Refused {
     }
 }
 
-fn batches(entries: Vec<(usize, Entry)>) -> Vec<Vec<(usize, Entry)>> {
-    let mut batches: Vec<Vec<(usize, Entry)>> = Vec::new();
+fn batches(entries: Vec<(usize, SealedEvent)>) -> Vec<Vec<(usize, SealedEvent)>> {
+    let mut batches: Vec<Vec<(usize, SealedEvent)>> = Vec::new();
     let mut bytes = 0;
     for (position, entry) in entries {
         let size = entry.size();
@@ -340,9 +367,10 @@ pub(crate) fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue
     Ok(raw)
 }
 
-fn backoff(attempt: u32) -> Duration {
+/// The clock's last digits are chance enough to keep two emitters from meeting again and again.
+fn backoff(attempt: u32, now: Millis) -> Duration {
     let ceiling = 50_u64 << attempt.min(6);
-    Duration::from_millis(ceiling / 2 + u64::try_from(random() % u128::from(ceiling / 2 + 1)).unwrap_or(0))
+    Duration::from_millis(ceiling / 2 + now.get() % (ceiling / 2 + 1))
 }
 
 fn random() -> u128 {
@@ -364,7 +392,7 @@ mod tests {
 
     #[test]
     fn batches_keep_to_ten_entries_and_to_the_size() {
-        let entry = |size: usize| Entry {
+        let entry = |size: usize| SealedEvent {
             event_id: Kind::Event.id(Ulid::nil()),
             source: String::new(),
             detail: "x".repeat(size),

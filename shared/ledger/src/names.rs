@@ -13,12 +13,18 @@ pub struct Names {
     pub ingest_queue: String,
     /// What the rule, the saver or the queue could not deliver.
     pub dead_letter_queue: String,
+    /// Tasks, for workers.
+    pub task_queue: String,
+    /// Tasks that were delivered too often.
+    pub task_dead_letter_queue: String,
     /// The rule that carries events from the bus to the ingest queue.
     pub save_rule: String,
     /// The bucket for overflow; on AWS the account id is part of it.
     pub payload_bucket: String,
     /// The SSM parameter that names the bucket.
     pub payload_bucket_parameter: String,
+    /// The SSM parameter that lists the drainers.
+    pub drainers_parameter: String,
     /// The SSM SecureString with Slack's webhook.
     pub slack_webhook_parameter: String,
 }
@@ -33,9 +39,12 @@ impl Names {
             bus: format!("ledgerline-{stage}"),
             ingest_queue: format!("{stage}-ingest"),
             dead_letter_queue: format!("{stage}-eventbridge-target-dlq"),
+            task_queue: format!("{stage}-tasks"),
+            task_dead_letter_queue: format!("{stage}-tasks-dlq"),
             save_rule: format!("{stage}-save-event-to-dynamo"),
             payload_bucket: format!("ledgerline-{stage}-payloads"),
             payload_bucket_parameter: format!("/ledgerline/{stage}/payload-bucket"),
+            drainers_parameter: format!("/ledgerline/{stage}/drainers"),
             slack_webhook_parameter: format!("/ledgerline/{stage}/slack-webhook-url"),
         }
     }

@@ -8,7 +8,7 @@ const LARGEST: f64 = 9.9e125;
 const SMALLEST: f64 = 1e-130;
 
 /// Looks once over well-formed JSON.
-pub(crate) fn check(json: &str) -> Result<(), String> {
+pub fn check(json: &str) -> Result<(), String> {
     let bytes = json.as_bytes();
     let (mut depth, mut at) = (0_usize, 0);
     while at < bytes.len() {

@@ -66,6 +66,11 @@ impl StoreError {
         }
     }
 
+    /// Trouble that an answer tells of in its own way: one entry of a batch, say.
+    pub fn told(operation: &'static str, fault: Fault, code: &str, message: impl Into<String>) -> Self {
+        Self { operation, fault, code: Some(code.to_owned()), message: message.into(), source: None }
+    }
+
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(self.fault, Fault::Throttled | Fault::Unavailable | Fault::Conflict)

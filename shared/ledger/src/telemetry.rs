@@ -53,13 +53,23 @@ impl Metrics {
         }
     }
 
-    fn line(&self, now: Millis, counts: &[(&'static str, usize)]) -> Option<Value> {
-        let counted: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).collect();
-        if counted.is_empty() {
-            return None;
+    /// Writes one line with how long something takes or is behind; zero counts too.
+    pub fn gauge(&self, now: Millis, name: &'static str, ms: u64) {
+        if self.enabled {
+            let value = usize::try_from(ms).unwrap_or(usize::MAX);
+            let line = self.metric_line(now, &[(name, value)], "Milliseconds");
+            let _ = writeln!(std::io::stdout().lock(), "{line}");
         }
+    }
+
+    fn line(&self, now: Millis, counts: &[(&'static str, usize)]) -> Option<Value> {
+        let counted: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).copied().collect();
+        (!counted.is_empty()).then(|| self.metric_line(now, &counted, "Count"))
+    }
+
+    fn metric_line(&self, now: Millis, values: &[(&'static str, usize)], unit: &str) -> Value {
         let metrics: Vec<Value> =
-            counted.iter().map(|(name, _)| json!({"Name": name, "Unit": "Count"})).collect();
+            values.iter().map(|(name, _)| json!({"Name": name, "Unit": unit})).collect();
         let mut line = Map::new();
         line.insert(
             "_aws".into(),
@@ -74,8 +84,8 @@ impl Metrics {
         );
         line.insert("Stage".into(), json!(self.stage));
         line.insert("Function".into(), json!(self.function));
-        line.extend(counted.into_iter().map(|(name, count)| ((*name).to_owned(), json!(count))));
-        Some(Value::Object(line))
+        line.extend(values.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
+        Value::Object(line)
     }
 }
 

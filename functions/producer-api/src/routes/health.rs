@@ -1,5 +1,7 @@
-//! `GET /api/health`: whether the ledger can be read. Without a key only the bare answer, for
-//! load balancers; with one, what was looked at.
+//! `GET /api/health`: whether the ledger can be read, and whether its drainers move. Without a
+//! key only the bare answer, for load balancers; with one, what was looked at. A drainer that
+//! stands still is one tenant's trouble, and sending callers elsewhere would not mend it: the
+//! answer says so, with the status 200.
 
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode, header::AUTHORIZATION},
 };
+use ledgerline_dispatch::DrainerState;
 use ledgerline_event::{Name, keys::Scope};
 use ledgerline_ledger::{EventQuery, StoreError, control::api_key::KeyScope};
 use serde_json::{Value, json};
@@ -32,9 +35,18 @@ pub(crate) async fn health(
         Some(_) => api.control.failures(asker, false, MANY, None).await.map(|page| page.items.len()),
         None => api.control.marker(asker, "health", (api.clock)()).await.map(|_| 0),
     };
-    let healthy = events.is_ok() && failures.is_ok();
-    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut answer = json!({ "status": if healthy { "ok" } else { "unavailable" } });
+    let drainers = match tenant {
+        Some(_) => api.dispatch.drainer_states(asker).await,
+        None => Ok(Vec::new()),
+    };
+    let healthy = events.is_ok() && failures.is_ok() && drainers.is_ok();
+    let stalled = drainers.iter().flatten().any(|state| state.stalled);
+    let (status, word) = match (healthy, stalled) {
+        (true, false) => (StatusCode::OK, "ok"),
+        (true, true) => (StatusCode::OK, "stalled"),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    };
+    let mut answer = json!({ "status": word });
     if tenant.is_some() {
         let check = |problem: Option<String>| json!({ "ok": problem.is_none(), "problem": problem });
         answer["stage"] = json!(api.names.stage);
@@ -42,7 +54,10 @@ pub(crate) async fn health(
         answer["checks"] = json!({
             "eventsTable": check(events.as_ref().err().map(ToString::to_string)),
             "controlTable": check(failures.as_ref().err().map(ToString::to_string)),
+            "drainers": check(drainers.as_ref().err().map(ToString::to_string)),
         });
+        let shown = |state: &DrainerState| json!({ "drainerId": state.drainer_id, "lagMs": state.lag_ms, "stalled": state.stalled });
+        answer["drainers"] = drainers.iter().flatten().map(shown).collect();
         answer["failedDeliveries"] = json!(failures.unwrap_or_default());
         answer["newestEventAt"] = json!(events.unwrap_or_default());
     }

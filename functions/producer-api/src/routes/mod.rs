@@ -1,9 +1,13 @@
 //! One file per resource.
 
+pub(crate) mod drainers;
 pub(crate) mod failed;
 pub(crate) mod health;
+pub(crate) mod parked;
 pub(crate) mod recent;
 pub(crate) mod record;
+pub(crate) mod subscriptions;
+pub(crate) mod workflows;
 
 use ledgerline_event::Invalid;
 

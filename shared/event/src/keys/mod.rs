@@ -188,6 +188,21 @@ pub fn parse_sk(sk: &str) -> Result<(Millis, &str), KeyError> {
     part("SK", sk, Some(id)).map(|id| (time, id))
 }
 
+/// The place in a tenant's partition just before everything of `time`.
+pub fn moment(time: Millis) -> String {
+    join(&["TIMESTAMP", Digits::of(time).as_str()])
+}
+
+/// The time of a place in a tenant's partition: of an event's sort key or of a [`moment`].
+pub fn time_of(place: &str) -> Option<Millis> {
+    digits(place.strip_prefix("TIMESTAMP#")?.get(..13)?)
+}
+
+/// A tenant's partition of the base table.
+pub fn partition(tenant: &str) -> String {
+    join(&["TENANT", tenant])
+}
+
 /// The app of a `GSI2PK`.
 pub fn parse_app(gsi2pk: &str) -> Result<&str, KeyError> {
     part("GSI2PK", gsi2pk, gsi2pk.strip_prefix("APP#"))

@@ -52,6 +52,115 @@ pub fn parse_late_pointer(sk: &str) -> Option<(Millis, &str)> {
     Some((stamp, event_sk))
 }
 
+/// The partition of all dirty marks.
+pub const DIRTY: &str = "DIRTY";
+
+/// The mark that a drainer has undrained work of a tenant.
+pub fn dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
+    key(DIRTY, format!("{tenant}#{drainer}"))
+}
+
+/// Tenant and drainer of a dirty mark.
+pub fn parse_dirty_mark(sk: &str) -> Option<(&str, &str)> {
+    sk.split_once('#')
+}
+
+/// When a drainer last visited everybody.
+pub fn schedule(drainer: &str) -> ControlKey {
+    key("SCHEDULE", drainer)
+}
+
+/// All subscriptions of a tenant.
+pub fn subscriptions(tenant: &str) -> String {
+    format!("SUBSCRIPTIONS#{tenant}")
+}
+
+/// One subscription.
+pub fn subscription(tenant: &str, id: &str) -> ControlKey {
+    key(subscriptions(tenant), id)
+}
+
+/// All workflow types of a tenant.
+pub fn workflow_types(tenant: &str) -> String {
+    format!("WORKFLOWS#{tenant}")
+}
+
+/// One workflow type.
+pub fn workflow_type(tenant: &str, workflow_type: &str) -> ControlKey {
+    key(workflow_types(tenant), workflow_type)
+}
+
+/// The claim of one start: by drainer, epoch, subscription and event. All claims of an event are one partition.
+pub fn start_claim(
+    tenant: &str,
+    event_sk: &str,
+    drainer: &str,
+    epoch: u64,
+    subscription: &str,
+) -> ControlKey {
+    key(format!("CLAIM#{tenant}#{event_sk}"), format!("START#{drainer}#{epoch}#{subscription}"))
+}
+
+/// The claim of a start that its type's idempotency key decides. The key comes last: it may hold anything.
+pub fn keyed_start_claim(
+    tenant: &str,
+    drainer: &str,
+    workflow_type: &str,
+    idempotency_key: &str,
+) -> ControlKey {
+    key(format!("CLAIM#{tenant}#KEY#{drainer}#{workflow_type}#{idempotency_key}"), "START")
+}
+
+/// The claim of a start by hand.
+pub fn manual_start_claim(tenant: &str, start_id: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#MANUAL#{start_id}"), "START")
+}
+
+/// The claim of what is told about an event's dispatch. `subscription` is empty where it is about all of them.
+pub fn notice_claim(
+    tenant: &str,
+    event_sk: &str,
+    drainer: &str,
+    epoch: u64,
+    subscription: &str,
+    notice: &str,
+) -> ControlKey {
+    key(format!("CLAIM#{tenant}#{event_sk}"), format!("{notice}#{drainer}#{epoch}#{subscription}"))
+}
+
+/// The claim of telling that a drainer stands still at a place.
+pub fn stall_claim(tenant: &str, drainer: &str, cursor: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#STALL#{drainer}"), format!("AT#{cursor}"))
+}
+
+/// How many shards the index of due records has: one partition of an index takes about a thousand
+/// writes a second.
+pub const DUE_SHARDS: u8 = 4;
+
+/// A shard of the index of due records.
+pub fn due_shard(shard: u8) -> String {
+    format!("DUE#{shard}")
+}
+
+/// The shard of a record.
+pub fn due_shard_of(of: &ControlKey) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in of.pk.bytes().chain(of.sk.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    due_shard(u8::try_from(hash >> 32 & u64::from(DUE_SHARDS - 1)).unwrap_or(0))
+}
+
+/// All parked starts of a tenant.
+pub fn parked(tenant: &str) -> String {
+    format!("PARKED#{tenant}")
+}
+
+/// One parked start. Its id begins with the event's time, so that the partition sorts by it.
+pub fn parked_start(tenant: &str, id: &str) -> ControlKey {
+    key(parked(tenant), id)
+}
+
 /// The marker of an idempotency key. The key comes last: it may hold anything.
 pub fn marker(tenant: &str, idempotency_key: &str) -> ControlKey {
     key(format!("IDEMPOTENCY#{tenant}#{idempotency_key}"), "MARKER")

@@ -7,4 +7,4 @@ pub mod keys;
 pub mod marker;
 mod table;
 
-pub use table::ControlTable;
+pub use table::{ControlTable, DUE_INDEX, Item, key_item, read};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ledgerline_ledger::{Fault, StoreError};
 use reqwest::{StatusCode, header::RETRY_AFTER};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 /// All attempts together; the function has 30 s.
 const PATIENCE: Duration = Duration::from_secs(18);
@@ -15,7 +16,8 @@ const ONE_ATTEMPT: Duration = Duration::from_secs(6);
 pub struct Slack {
     ssm: aws_sdk_ssm::Client,
     parameter: String,
-    http: reqwest::Client,
+    /// Made when there is somebody to tell: it is the slowest part of a start.
+    http: OnceCell<reqwest::Client>,
     patience: Duration,
 }
 
@@ -32,9 +34,8 @@ pub enum AlertError {
 
 impl Slack {
     /// `parameter` is the SSM SecureString that holds the webhook.
-    pub fn new(ssm: aws_sdk_ssm::Client, parameter: String) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder().timeout(ONE_ATTEMPT).build()?;
-        Ok(Self { ssm, parameter, http, patience: PATIENCE })
+    pub fn new(ssm: aws_sdk_ssm::Client, parameter: String) -> Self {
+        Self { ssm, parameter, http: OnceCell::new(), patience: PATIENCE }
     }
 
     /// The same with another limit to all attempts together.
@@ -45,10 +46,13 @@ impl Slack {
     /// Sends `text`; `false` if no webhook is set, and the log is all there is.
     pub async fn send(&self, text: &str) -> Result<bool, AlertError> {
         let Some(webhook) = self.webhook().await? else { return Ok(false) };
+        let client = async || reqwest::Client::builder().timeout(ONE_ATTEMPT).build();
+        let http =
+            self.http.get_or_try_init(client).await.map_err(|error| AlertError::Slack(error.to_string()))?;
         let deadline = Instant::now() + self.patience;
         let mut backoff = Duration::from_millis(500);
         loop {
-            let answer = self.http.post(&webhook).json(&json!({ "text": text })).send().await;
+            let answer = http.post(&webhook).json(&json!({ "text": text })).send().await;
             let (trouble, wait) = match answer {
                 Ok(answer) if answer.status().is_success() => return Ok(true),
                 Ok(answer) => {

@@ -1,0 +1,55 @@
+//! `ledgerline drain`
+
+use std::process::ExitCode;
+
+use ledgerline_dispatch::{Drained, DrainerState};
+
+use crate::{args::DrainArgs, output::Output, target::Target};
+
+pub(super) async fn run(target: &Target, args: DrainArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let drainer = dispatch.drainers().get("--drainer", &args.drainer)?.id.clone();
+    let drained = dispatch.drain(tenant, &drainer, None).await?;
+    let states = dispatch.drainer_states(tenant).await?;
+    let state = states.into_iter().find(|state| state.drainer_id == drainer);
+    match output.is_json() {
+        true => output.json_line(&drained)?,
+        false => say(&drained, &drainer, state.as_ref(), output)?,
+    }
+    let halted = drained.halted_on_event_id.is_some();
+    Ok(if halted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn say(drained: &Drained, drainer: &str, state: Option<&DrainerState>, output: Output) -> anyhow::Result<()> {
+    let Some(state) = state else {
+        eprintln!("Nothing subscribes through {drainer} yet: `subscriptions add` comes first.");
+        return Ok(());
+    };
+    if drained.skipped_due_to_lock {
+        return output.line(&format!(
+            "{drainer} is being drained by another process, which has been told to look again"
+        ));
+    }
+    output.line(&format!(
+        "{drainer}: {} events processed, {} started",
+        drained.processed,
+        drained.triggered.len()
+    ))?;
+    if !drained.triggered.is_empty() {
+        let rows = drained.triggered.iter().map(|start| {
+            let columns = [&start.workflow_type, &start.started, &start.event_id, &start.subscription_id];
+            columns.map(ToString::to_string).to_vec()
+        });
+        output.line("")?;
+        output.table(&["workflow", "started", "event", "subscription"], rows.collect(), "")?;
+    }
+    if let Some(event) = &drained.halted_on_event_id {
+        let reason = state.last_error.as_deref().unwrap_or("unknown");
+        let again = state.next_attempt_at.map_or_else(|| "soon".into(), |at| at.to_rfc3339());
+        eprintln!(
+            "It stands before {event}: {reason}\nIt is tried again at {again}; after some attempts it is parked, unless \
+             its subscription says halt. `parked list --all` shows it."
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! What is given on the command line, in a file, or on standard input.
+
+use std::{io::Read, path::Path};
+
+use anyhow::Context;
+use serde_json::{Map, Value};
+
+/// A JSON object: the text itself, `@FILE`, or `-` for standard input.
+pub(super) fn object(flag: &str, given: &str) -> anyhow::Result<Map<String, Value>> {
+    let text = match given {
+        "-" => file(flag, Path::new("-"))?,
+        text => match text.strip_prefix('@') {
+            Some(path) => file(flag, Path::new(path))?,
+            None => text.to_owned(),
+        },
+    };
+    serde_json::from_str(&text).with_context(|| format!("{flag}: a JSON object is expected"))
+}
+
+/// The text of a file; `-` is standard input.
+pub(super) fn file(flag: &str, path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        return read.map(|_| text).with_context(|| format!("{flag}: reading standard input"));
+    }
+    std::fs::read_to_string(path).with_context(|| format!("{flag}: reading {}", path.display()))
+}

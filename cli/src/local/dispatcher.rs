@@ -1,0 +1,167 @@
+//! The dispatcher of local mode: the gateway sees every write and wakes it in the stream's stead.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
+use ledgerline_embedded::{Call, Hook, Moment, Service, Verdict};
+use ledgerline_event::{Millis, Name, keys::parse_pk};
+use ledgerline_ledger::{Clock, Names, control::keys};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+/// Tenants that have something new.
+pub(super) type WakeUps = mpsc::UnboundedReceiver<Name>;
+
+/// A hook that tells of every tenant whose events, subscriptions or cursors change; `inner` is asked first.
+pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
+    let (sender, wake_ups) = mpsc::unbounded_channel();
+    let names = Arc::new((names.events_table.clone(), names.control_table.clone()));
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let (inner, sender, names) = (inner.clone(), sender.clone(), names.clone());
+        Box::pin(async move {
+            let verdict = match inner {
+                Some(inner) => inner(call.clone(), moment).await,
+                None => Verdict::Proceed,
+            };
+            if moment == (Moment::After { status: 200 }) && call.service == Service::DynamoDb {
+                for tenant in changed(&call, &names.0, &names.1) {
+                    // Nobody listens any more when local mode stops.
+                    let _ = sender.send(tenant);
+                }
+            }
+            verdict
+        })
+    });
+    (hook, wake_ups)
+}
+
+/// The tenants that a write is about.
+fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<Name> {
+    let is_write = matches!(call.operation.as_str(), "PutItem" | "TransactWriteItems" | "BatchWriteItem");
+    let Some(body) = is_write.then(|| serde_json::from_slice::<Value>(&call.body).ok()).flatten() else {
+        return BTreeSet::new();
+    };
+    let text = |item: &Value, name: &str| item[name]["S"].as_str().map(str::to_owned);
+    let event = |table: &Value, item: &Value| {
+        (table.as_str() == Some(events))
+            .then(|| parse_pk(&text(item, "PK")?).ok().map(str::to_owned))
+            .flatten()
+    };
+    // A change of a subscription, or a rewind, puts a mark in its transaction. A drainer's own mark is a
+    // put of its own and must not wake the drainer that put it.
+    let mark = |table: &Value, item: &Value| {
+        let is_mark = table.as_str() == Some(control) && text(item, "PK").as_deref() == Some(keys::DIRTY);
+        let sk = text(item, "SK").filter(|_| is_mark)?;
+        keys::parse_dirty_mark(&sk).map(|(tenant, _)| tenant.to_owned())
+    };
+    let single = event(&body["TableName"], &body["Item"]);
+    let transaction = body["TransactItems"].as_array().into_iter().flatten().flat_map(|write| {
+        let put = &write["Put"];
+        [event(&put["TableName"], &put["Item"]), mark(&put["TableName"], &put["Item"])]
+    });
+    let batch = body["RequestItems"][events].as_array().into_iter().flatten();
+    let batch = batch.map(|write| event(&Value::from(events), &write["PutRequest"]["Item"]));
+    let tenants = std::iter::once(single).chain(transaction).chain(batch).flatten();
+    tenants.filter_map(|tenant| Name::new("tenantId", tenant).ok()).collect()
+}
+
+/// Drains whoever is woken, whoever wants to be visited again, and sweeps as often as on AWS.
+pub(super) async fn run(
+    dispatch: Dispatch,
+    mut wake_ups: WakeUps,
+    clock: Clock,
+    sweep_every: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
+    // Nobody else can be draining this folder: a lease from before belonged to a process that is gone.
+    let first = dispatch.clone();
+    let begun = alone(async move {
+        first.break_leases().await?;
+        first.sweep(None).await?;
+        first.visit_everybody(None).await
+    });
+    let mut again = Again::default();
+    if let Some(swept) = begun.await {
+        again.note(swept.again, swept.again_at, &clock);
+    }
+    let mut sweep = tokio::time::interval(sweep_every);
+    sweep.tick().await;
+    loop {
+        let woken = tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => return,
+            tenant = wake_ups.recv() => match tenant {
+                Some(tenant) => Some(BTreeSet::from([tenant])),
+                None => return,
+            },
+            () = again.due() => Some(again.take()),
+            _ = sweep.tick() => None,
+        };
+        let Some(mut woken) = woken else {
+            let dispatch = dispatch.clone();
+            if let Some(swept) = alone(async move { dispatch.sweep(None).await }).await {
+                again.note(swept.again, swept.again_at, &clock);
+            }
+            continue;
+        };
+        while let Ok(tenant) = wake_ups.try_recv() {
+            woken.insert(tenant);
+        }
+        let began = Instant::now();
+        let (dispatch, tenants) = (dispatch.clone(), woken.clone());
+        match alone(async move { dispatch.wake(tenants, None).await }).await {
+            Some(swept) => again.note(swept.again, swept.again_at, &clock),
+            None => again.note(woken, Some(clock().plus(1_000)), &clock),
+        }
+        // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
+        tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
+    }
+}
+
+/// Runs in a task of its own: a panic ends this visit and nothing more.
+async fn alone(work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static) -> Option<Swept> {
+    match tokio::spawn(work).await {
+        Ok(Ok(swept)) => Some(swept),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the dispatcher could not finish; it comes back to it");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "the dispatcher crashed; it comes back to it");
+            None
+        }
+    }
+}
+
+/// Whom to visit again, and when.
+#[derive(Default)]
+struct Again {
+    tenants: BTreeSet<Name>,
+    at: Option<tokio::time::Instant>,
+}
+
+impl Again {
+    fn note(&mut self, tenants: BTreeSet<Name>, at: Option<Millis>, clock: &Clock) {
+        let Some(at) = at else { return };
+        let wait = Duration::from_millis(at.get().saturating_sub(clock().get()).max(20));
+        let at = tokio::time::Instant::now() + wait;
+        self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
+        self.tenants.extend(tenants);
+    }
+
+    async fn due(&self) {
+        match self.at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn take(&mut self) -> BTreeSet<Name> {
+        self.at = None;
+        std::mem::take(&mut self.tenants)
+    }
+}

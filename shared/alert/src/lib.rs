@@ -1,0 +1,5 @@
+//! Telling people what they must know.
+
+mod slack;
+
+pub use slack::{AlertError, Slack};

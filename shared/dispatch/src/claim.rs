@@ -1,0 +1,254 @@
+//! Claims: whatever is to happen once is first written down with its effects inside.
+//!
+//! A claim is put if there is none; it holds the exact events and messages that will be
+//! sent, and is `pending` until they are. Whoever finds a pending claim repeats its effects,
+//! so a process may die at any point: either there is no claim and nothing happened, or
+//! there is one and somebody will finish it. Events are saved once however often they are
+//! sent; a message may come twice, and carries what its consumer needs to notice that.
+
+use aws_sdk_dynamodb::{
+    error::SdkError, operation::put_item::PutItemError, types::ReturnValuesOnConditionCheckFailure,
+};
+use futures::future::try_join_all;
+use ledgerline_event::{Millis, Name, Seconds};
+use ledgerline_ledger::{
+    SealedEvent, StoreError,
+    control::{
+        keys::{self, ControlKey},
+        read,
+    },
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Dispatch, DispatchError, LEASE_MS, Queue, record::text};
+
+/// Larger effects are kept in the payload bucket: an item has 400 KB.
+const INLINE_BYTES: usize = 100_000;
+
+/// What a claim will send, exactly.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Effects {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<SealedEvent>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) messages: Vec<Message>,
+    /// For people. Nothing waits for it: Slack may be down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) alert: Option<String>,
+}
+
+/// A message for a queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Message {
+    pub(crate) queue: Queue,
+    /// Whose it is: queues are fair between groups.
+    pub(crate) group: String,
+    pub(crate) body: Value,
+}
+
+/// A claim as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Claim {
+    pub(crate) state: ClaimState,
+    /// What it started, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) started: Option<Name>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    effects: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    effects_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due_shard: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due_at: Option<Millis>,
+    claimed_at: Millis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClaimState {
+    /// Its effects may not have been sent yet.
+    Pending,
+    /// They have.
+    Done,
+    /// There never will be any: an operator dropped the parked start.
+    Dropped,
+}
+
+/// A claim that is about to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Intent {
+    pub(crate) key: ControlKey,
+    pub(crate) effects: Effects,
+    pub(crate) started: Option<Name>,
+    /// Claims live as long as the event that they are about.
+    pub(crate) ttl: Option<Seconds>,
+}
+
+/// Who made the claim.
+#[derive(Clone, Debug)]
+pub(crate) enum Claimed {
+    /// We did.
+    New,
+    /// Somebody before us.
+    Before(Claim),
+}
+
+impl Dispatch {
+    /// Makes the claim unless there is one.
+    pub(crate) async fn claim(&self, intent: &Intent) -> Result<Claimed, DispatchError> {
+        let now = self.now();
+        let json = serde_json::to_string(&intent.effects)
+            .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+        let mut claim = Claim {
+            state: ClaimState::Pending,
+            started: intent.started.clone(),
+            effects: None,
+            effects_key: None,
+            due_shard: Some(keys::due_shard_of(&intent.key)),
+            // Whoever made it has this long to finish it.
+            due_at: Some(now.plus(LEASE_MS)),
+            claimed_at: now,
+            ttl: intent.ttl,
+        };
+        if json.len() <= INLINE_BYTES {
+            claim.effects = Some(json);
+        } else {
+            // A name of its own: two who claim at once must not overwrite each other's.
+            let key = format!("claims/{}.json", self.new_event_id());
+            self.payloads.put(&key, json.into_bytes()).await?;
+            claim.effects_key = Some(key);
+        }
+        self.put_claim(&intent.key, &claim).await
+    }
+
+    /// Notes that there will be no start; `false` if there is a claim already.
+    pub(crate) async fn claim_nothing(
+        &self,
+        key: &ControlKey,
+        ttl: Option<Seconds>,
+    ) -> Result<bool, DispatchError> {
+        let claim = Claim {
+            state: ClaimState::Dropped,
+            started: None,
+            effects: None,
+            effects_key: None,
+            due_shard: None,
+            due_at: None,
+            claimed_at: self.now(),
+            ttl,
+        };
+        Ok(matches!(self.put_claim(key, &claim).await?, Claimed::New))
+    }
+
+    async fn put_claim(&self, key: &ControlKey, claim: &Claim) -> Result<Claimed, DispatchError> {
+        let put = self
+            .control
+            .put(key, claim)?
+            .condition_expression("attribute_not_exists(PK)")
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .send()
+            .await;
+        let there = match put {
+            Ok(_) => return Ok(Claimed::New),
+            Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
+                let PutItemError::ConditionalCheckFailedException(there) = refused.into_err() else {
+                    unreachable!("checked by the guard");
+                };
+                there.item
+            }
+            Err(error) => return Err(StoreError::new("PutItem", error).into()),
+        };
+        let before = match there {
+            Some(item) => Some(read(item)?),
+            None => self.control.get(key).await?,
+        };
+        // Gone between two requests: it expired, and its event with it.
+        before.map(Claimed::Before).ok_or_else(|| {
+            StoreError::unreadable("PutItem", "a claim refused another and is not there").into()
+        })
+    }
+
+    /// Makes claims and sees each one through: new ones and those that somebody left pending.
+    /// Answers, in their order, who made them.
+    pub(crate) async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
+        let claimed = try_join_all(intents.iter().map(|intent| self.claim(intent))).await?;
+        let mut all = Effects::default();
+        let mut unfinished = Vec::new();
+        for (intent, claimed) in intents.iter().zip(&claimed) {
+            let effects = match claimed {
+                Claimed::New => intent.effects.clone(),
+                Claimed::Before(claim) if claim.state == ClaimState::Pending => {
+                    self.effects_of(claim).await?
+                }
+                Claimed::Before(_) => continue,
+            };
+            all.events.extend(effects.events);
+            all.messages.extend(effects.messages);
+            unfinished.push(&intent.key);
+        }
+        self.send(all).await?;
+        try_join_all(unfinished.into_iter().map(|key| self.finish(key))).await?;
+        Ok(claimed)
+    }
+
+    /// Repeats the effects of a claim that nobody finished. Answers whether it was pending.
+    pub(crate) async fn repeat(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        let Some(claim) = self.control.get::<Claim>(key).await? else { return Ok(false) };
+        if claim.state != ClaimState::Pending {
+            return Ok(false);
+        }
+        let effects = self.effects_of(&claim).await?;
+        if let Some(alert) = &effects.alert {
+            let Some(slack) = &self.slack else { return Ok(false) };
+            if !slack.send(alert).await? {
+                tracing::error!(%alert, "no Slack webhook is set; this is the alert");
+            }
+        }
+        self.send(effects).await?;
+        self.finish(key).await?;
+        Ok(true)
+    }
+
+    async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
+        if !effects.events.is_empty() {
+            self.emitter.send_sealed(effects.events).await?;
+        }
+        self.send_messages(effects.messages).await
+    }
+
+    async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
+        let unreadable = |what: String| StoreError::unreadable("reading a claim", what);
+        let json = match (&claim.effects, &claim.effects_key) {
+            (Some(json), _) => json.clone().into_bytes(),
+            (None, Some(key)) => {
+                self.payloads.get(key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?
+            }
+            (None, None) => return Err(unreadable("it is pending and has no effects".into()).into()),
+        };
+        Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
+    }
+
+    /// The effects are out: the claim stays, so that they are never sent by another.
+    async fn finish(&self, key: &ControlKey) -> Result<(), DispatchError> {
+        let update = self
+            .control
+            .update(key)
+            .update_expression("SET #state = :done REMOVE effects, effectsKey, dueShard, dueAt")
+            .condition_expression("#state = :pending")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":done", text("done"))
+            .expression_attribute_values(":pending", text("pending"));
+        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
+            // Two finished it at once.
+            Err(error) if error.fault == ledgerline_ledger::Fault::Conflict => Ok(()),
+            other => Ok(other.map(|_| ())?),
+        }
+    }
+}

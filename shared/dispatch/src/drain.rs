@@ -1,0 +1,368 @@
+//! One visit of a drainer to a tenant: take the lease, pass over the time line and the late lane
+//! until nobody has come in the meantime, let go.
+//!
+//! A pass publishes its horizon before it reads (with the write that took the lease, or the
+//! one that ended the pass before), and moves the cursor at most to there. So an event that
+//! is not read now either comes later than the horizon, or its saver sees the horizon and
+//! leaves a pointer in the late lane.
+
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use ledgerline_event::{Millis, Name};
+use ledgerline_ledger::{
+    Place, StoreError,
+    control::keys::{self, ControlKey},
+};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::{
+    Dispatch, DispatchError, Halted, SETTLE_MS, Triggered,
+    handle::{Handled, Handler, Stop},
+    memory::Memory,
+    record::{Acquired, Lease, Progress, Then, Written, text},
+};
+
+/// Events, or pointers, of one read.
+const PAGE: i32 = 500;
+/// Events of the late lane that are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 16;
+/// A lease is renewed this often while events are handled.
+const RENEW: Duration = Duration::from_secs(15);
+
+/// What a visit did.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drained {
+    /// Events that were handled.
+    pub processed: u64,
+    /// What was started.
+    pub triggered: Vec<Triggered>,
+    /// Somebody else is at it; they will look again.
+    pub skipped_due_to_lock: bool,
+    /// The event before which the drain stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halted_on_event_id: Option<Name>,
+    /// When there is something to do again; `None` if everything is settled.
+    #[serde(skip)]
+    pub again_at: Option<Millis>,
+    /// The fence that the visit had.
+    #[serde(skip)]
+    pub(crate) fence: u64,
+}
+
+/// How a pass ended. What it achieved since its last write is in `progress`.
+struct PassEnd {
+    progress: Progress,
+    again_at: Option<Millis>,
+    trouble: Option<DispatchError>,
+    lost: bool,
+}
+
+impl Dispatch {
+    /// Drains what there is for one tenant, until it is caught up or `deadline` is near.
+    pub async fn drain(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        deadline: Option<Instant>,
+    ) -> Result<Drained, DispatchError> {
+        let owner = self.new_event_id();
+        let mut drained = Drained::default();
+        let mut lease = loop {
+            match self.records.acquire(tenant, drainer, &owner, self.now()).await? {
+                Acquired::Held(lease) => break *lease,
+                Acquired::Nothing => return Ok(drained),
+                Acquired::Contended { fence } => {
+                    // The mark first: if the holder is dead, a sweep comes when its lease is over.
+                    self.mark_dirty(tenant, drainer, fence).await?;
+                    if self.records.wake(tenant, drainer).await? {
+                        return Ok(Drained { skipped_due_to_lock: true, ..drained });
+                    }
+                }
+            }
+        };
+        drained.fence = lease.record.fence;
+        let mut alerts = Vec::new();
+        let ended = self.passes(&mut lease, deadline, &mut drained, &mut alerts).await;
+        self.metrics.count(
+            self.now(),
+            &[
+                ("Drained", usize::try_from(drained.processed).unwrap_or(usize::MAX)),
+                ("Started", drained.triggered.len()),
+            ],
+        );
+        self.tell(alerts).await;
+        ended.map(|()| drained)
+    }
+
+    async fn passes(
+        &self,
+        lease: &mut Lease,
+        deadline: Option<Instant>,
+        drained: &mut Drained,
+        alerts: &mut Vec<ControlKey>,
+    ) -> Result<(), DispatchError> {
+        loop {
+            let end = self.pass(lease, deadline, drained, alerts).await;
+            drained.halted_on_event_id = end.progress.halted.as_ref().map(|halted| halted.event_id.clone());
+            drained.again_at = end.again_at;
+            if end.lost {
+                // Whoever has the lease now goes on from what was written.
+                drained.again_at = None;
+                return Ok(());
+            }
+            if end.again_at.is_some() {
+                self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await?;
+            }
+            loop {
+                match self.records.write(lease, &end.progress, Then::Release, self.now()).await? {
+                    Written::Done => return end.trouble.map_or(Ok(()), Err),
+                    Written::Lost => return Ok(()),
+                    Written::Woken { wake } if end.trouble.is_some() || passed(deadline) => {
+                        // No time for one more pass: the mark says that somebody came.
+                        self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await?;
+                        drained.again_at = Some(self.now());
+                        lease.record.wake = wake;
+                    }
+                    Written::Woken { .. } => {
+                        match self.records.write(lease, &end.progress, Then::Again, self.now()).await? {
+                            Written::Done => break,
+                            Written::Woken { .. } | Written::Lost => return Ok(()),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// One pass over the time line and the late lane.
+    async fn pass(
+        &self,
+        lease: &mut Lease,
+        deadline: Option<Instant>,
+        drained: &mut Drained,
+        alerts: &mut Vec<ControlKey>,
+    ) -> PassEnd {
+        let mut end = PassEnd { progress: Progress::default(), again_at: None, trouble: None, lost: false };
+        let matcher = match self.matcher(lease).await {
+            Ok(matcher) => matcher,
+            Err(error) => {
+                end.progress.trouble = Some(error.to_string());
+                end.trouble = Some(error.into());
+                end.again_at = Some(self.now());
+                return end;
+            }
+        };
+        let handler = Handler::new(self, lease, &matcher);
+        let mut memory = self.remembered(lease);
+        if let Err(error) = self.time_line(lease, &handler, &mut memory, deadline, &mut end, drained).await {
+            end.trouble = Some(error);
+        }
+        if !end.lost
+            && end.trouble.is_none()
+            && let Err(error) = self.late_lane(lease, &handler, deadline, &mut end, drained).await
+        {
+            end.trouble = Some(error);
+        }
+        if let Some(trouble) = &end.trouble {
+            tracing::error!(tenant = %lease.tenant, drainer = %lease.drainer, error = %trouble, "the drain stopped");
+            end.again_at = Some(self.now());
+            end.progress.trouble = Some(trouble.to_string());
+        }
+        let made = handler.made();
+        drained.triggered.extend(made.triggered);
+        alerts.extend(made.alerts);
+        if !end.lost {
+            let cursor = end.progress.cursor.as_ref().unwrap_or(&lease.record.cursor);
+            self.remember(lease, cursor, memory);
+        }
+        end
+    }
+
+    async fn time_line(
+        &self,
+        lease: &mut Lease,
+        handler: &Handler<'_>,
+        memory: &mut Memory,
+        deadline: Option<Instant>,
+        end: &mut PassEnd,
+        drained: &mut Drained,
+    ) -> Result<(), DispatchError> {
+        let mut position = lease.record.cursor.clone();
+        loop {
+            let (places, more) = self.timeline.after(&lease.tenant, &position, PAGE).await?;
+            let Some(last) = places.last() else { return Ok(()) };
+            position = last.sk.clone();
+            let handled =
+                self.holding(lease, handler.handle(&places, |epoch, sk| memory.has(epoch, sk))).await;
+            let Some(Handled { finished, stop }) = handled else {
+                end.lost = true;
+                return Ok(());
+            };
+            for place in &places[..finished] {
+                let epoch = handler.epochs.of(&place.sk);
+                drained.processed += u64::from(!memory.has(epoch, &place.sk));
+                if place.sk <= lease.horizons.main {
+                    end.progress.cursor = Some(place.sk.clone());
+                    end.progress.last_event_id = Some(place.event.event_id.clone());
+                    end.progress.processed += 1;
+                } else {
+                    memory.add(epoch, place.sk.clone());
+                    end.again_at = Some(self.now().plus(SETTLE_MS));
+                }
+            }
+            match stop {
+                Some(Stop::Trouble(error)) => return Err(error),
+                Some(Stop::Halted(halted)) => {
+                    end.halt(halted);
+                    return Ok(());
+                }
+                None if !more => return Ok(()),
+                None if passed(deadline) => {
+                    end.again_at = Some(self.now());
+                    return Ok(());
+                }
+                None => {}
+            }
+            if end.progress.cursor.is_some() {
+                let written = self.records.write(lease, &end.progress, Then::Keep, self.now()).await?;
+                if written != Written::Done {
+                    end.lost = true;
+                    return Ok(());
+                }
+                end.progress = Progress::default();
+            }
+        }
+    }
+
+    async fn late_lane(
+        &self,
+        lease: &mut Lease,
+        handler: &Handler<'_>,
+        deadline: Option<Instant>,
+        end: &mut PassEnd,
+        drained: &mut Drained,
+    ) -> Result<(), DispatchError> {
+        let mut position = lease.record.lane_cursor.clone();
+        loop {
+            let (pointers, more) = self.pointers(&lease.tenant, &position).await?;
+            let Some(last) = pointers.last() else { return Ok(()) };
+            position = last.key.clone();
+            // What lies after the cursor will be read there.
+            let cursor = end.progress.cursor.as_ref().unwrap_or(&lease.record.cursor).clone();
+            let tenant = &lease.tenant;
+            let fetches: Vec<_> = pointers
+                .iter()
+                .enumerate()
+                .filter(|(_, pointer)| pointer.event_sk <= cursor)
+                .map(|(index, pointer)| self.fetch(tenant, index, pointer).boxed())
+                .collect();
+            let places: Vec<Option<(usize, Place)>> =
+                stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
+            let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
+            let handled = self.holding(lease, handler.handle(&places, |_, _| false)).await;
+            let Some(Handled { finished, stop }) = handled else {
+                end.lost = true;
+                return Ok(());
+            };
+            drained.processed += u64::try_from(finished).unwrap_or(0);
+            let finished = indices.get(finished).copied().unwrap_or(pointers.len());
+            for (index, pointer) in pointers[..finished].iter().enumerate() {
+                if pointer.stamp <= lease.horizons.lane {
+                    end.progress.lane_cursor = Some(pointer.key.clone());
+                    end.progress.processed += u64::from(indices.contains(&index));
+                } else {
+                    end.again_at = end.again_at.or(Some(self.now().plus(SETTLE_MS)));
+                }
+            }
+            match stop {
+                Some(Stop::Trouble(error)) => return Err(error),
+                Some(Stop::Halted(halted)) => {
+                    end.halt(halted);
+                    return Ok(());
+                }
+                None if !more => return Ok(()),
+                None if passed(deadline) => {
+                    end.again_at = Some(self.now());
+                    return Ok(());
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The event of a pointer, unless it has expired.
+    async fn fetch(
+        &self,
+        tenant: &Name,
+        index: usize,
+        pointer: &Pointer,
+    ) -> Result<Option<(usize, Place)>, StoreError> {
+        let event = self.timeline.stored_at(tenant, &pointer.event_sk).await?;
+        Ok(event.map(|event| (index, Place { sk: pointer.event_sk.clone(), event })))
+    }
+
+    /// The tenant's pointers after a place in the late lane, and whether there may be more.
+    async fn pointers(&self, tenant: &Name, after: &str) -> Result<(Vec<Pointer>, bool), StoreError> {
+        let answer = self
+            .control
+            .partition(&keys::late_lane(tenant))
+            .key_condition_expression("PK = :pk AND SK > :after")
+            .expression_attribute_values(":after", text(if after.is_empty() { "0" } else { after }))
+            .limit(PAGE)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        let pointers = answer.items().iter().map(|item| {
+            let key = item.get("SK").and_then(|sk| sk.as_s().ok());
+            let parsed = key.and_then(|key| Some((key, keys::parse_late_pointer(key)?)));
+            parsed
+                .map(|(key, (stamp, event_sk))| Pointer {
+                    key: key.clone(),
+                    stamp,
+                    event_sk: event_sk.to_owned(),
+                })
+                .ok_or_else(|| {
+                    StoreError::unreadable("Query", "the late lane holds something else than a pointer")
+                })
+        });
+        Ok((pointers.collect::<Result<_, _>>()?, answer.last_evaluated_key.is_some()))
+    }
+
+    /// Waits for `work` and keeps the lease alive meanwhile; `None` if the lease was lost.
+    async fn holding<T>(&self, lease: &Lease, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Some(done),
+                () = tokio::time::sleep(RENEW) => match self.records.renew(lease, self.now()).await {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    // Claims keep what is done from being done twice, and the fence keeps the cursor.
+                    Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+                },
+            }
+        }
+    }
+}
+
+/// An entry of the late lane.
+struct Pointer {
+    key: String,
+    stamp: Millis,
+    event_sk: String,
+}
+
+impl PassEnd {
+    fn halt(&mut self, halted: Halted) {
+        self.again_at = Some(self.again_at.map_or(halted.until, |at| at.min(halted.until)));
+        self.progress.halted.get_or_insert(halted);
+    }
+}
+
+fn passed(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}

@@ -1,0 +1,116 @@
+//! How far a drainer is behind, and whether it stands still.
+//!
+//! Lag is the age of the oldest settled event that the cursor has not passed. A drain that
+//! is over an hour behind and has not moved for some minutes stands still; one that is behind
+//! because it was rewound, or is new to a long ledger, is at work and nobody is told.
+
+use ledgerline_event::{Millis, Name, keys::moment};
+use ledgerline_ledger::{
+    StoreError,
+    control::{Item, keys, read},
+};
+use serde::Serialize;
+
+use crate::{
+    Dispatch, DispatchError, DrainRecord, SETTLE_MS,
+    claim::{Claimed, Effects, Intent},
+};
+
+/// Further behind than this is a stall.
+pub const STALL_MS: u64 = 3_600_000;
+/// Unless the cursor has moved this recently.
+const MOVING_MS: u64 = 5 * 60_000;
+
+/// Where a drainer stands with a tenant.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct DrainerState {
+    pub drainer_id: Name,
+    /// Everything up to here is finished.
+    pub cursor: String,
+    pub last_event_id: Option<Name>,
+    pub last_drained_at: Option<Millis>,
+    pub events_processed_total: u64,
+    pub lag_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halted_on_event_id: Option<Name>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_attempt_at: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    pub epoch: u64,
+    /// Over an hour behind and not moving.
+    pub stalled: bool,
+}
+
+impl Dispatch {
+    /// All drainers that have begun for a tenant.
+    pub async fn drainer_states(&self, tenant: &Name) -> Result<Vec<DrainerState>, DispatchError> {
+        let query = self.control.partition(&keys::drains(tenant)).send().await;
+        let rows: Vec<Item> =
+            query.map_err(|error| StoreError::new("Query", error))?.items.unwrap_or_default();
+        let mut states = Vec::with_capacity(rows.len());
+        for row in rows {
+            let Some(drainer) = row.get("SK").and_then(|sk| sk.as_s().ok()).cloned() else { continue };
+            let drainer = Name::new("drainerId", drainer)?;
+            states.push(self.state(tenant, drainer, read(row)?).await?);
+        }
+        Ok(states)
+    }
+
+    async fn state(
+        &self,
+        tenant: &Name,
+        drainer_id: Name,
+        record: DrainRecord,
+    ) -> Result<DrainerState, DispatchError> {
+        let now = self.now();
+        let (next, _) = self.timeline.after(tenant, &record.cursor, 1).await?;
+        let settled = moment(now.minus(SETTLE_MS));
+        let lag_ms = next
+            .first()
+            .filter(|place| place.sk <= settled)
+            .map_or(0, |place| now.get().saturating_sub(place.event.timestamp.get()));
+        let moving = record.moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
+        Ok(DrainerState {
+            drainer_id,
+            lag_ms,
+            stalled: lag_ms > STALL_MS && !moving,
+            epoch: record.epochs.latest(),
+            cursor: record.cursor,
+            last_event_id: record.last_event_id,
+            last_drained_at: record.last_drained_at,
+            events_processed_total: record.events_processed_total,
+            halted_on_event_id: record.halted_on_event_id,
+            next_attempt_at: record.next_attempt_at,
+            last_error: record.last_error,
+        })
+    }
+
+    /// Tells people, once, that a drainer stands still where it is; counts how far it is behind.
+    pub(crate) async fn tell_stall(&self, tenant: &Name, drainer: &Name) -> Result<(), DispatchError> {
+        let Some(record) = self.records.get(tenant, drainer).await? else { return Ok(()) };
+        let state = self.state(tenant, drainer.clone(), record).await?;
+        self.metrics.gauge(self.now(), "LagMs", state.lag_ms);
+        if !state.stalled {
+            return Ok(());
+        }
+        let text = format!(
+            ":rotating_light: *A drainer stands still*\n*Drainer* {}\n*Tenant* {tenant}\n*Behind by* {} minutes\n\
+             *Reason* {}\n`ledgerline {} --tenant '{tenant}' drainers`",
+            state.drainer_id,
+            state.lag_ms / 60_000,
+            state.last_error.as_deref().unwrap_or("unknown; see the dispatcher's log"),
+            self.ledger_flag,
+        );
+        let key = keys::stall_claim(tenant, &state.drainer_id, &state.cursor);
+        let effects = Effects { alert: Some(text), ..Effects::default() };
+        let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
+        if let Claimed::New = self.claim(&intent).await? {
+            self.metrics.count(self.now(), &[("Stalled", 1)]);
+            self.tell(vec![key]).await;
+        }
+        Ok(())
+    }
+}

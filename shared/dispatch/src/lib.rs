@@ -1,0 +1,43 @@
+//! What starts work from the ledger: drainers pass over each tenant's time line by cursor and
+//! start what subscribes to it, each start once per epoch, whatever process dies when.
+//!
+//! The order of writes and reads is the point: the horizon is published before the first page
+//! is read ([`record`](DrainRecord), `drain`), a start is claimed with its effects inside
+//! before any of them is sent (`claim`), and the lease is let go only if nobody came.
+
+mod claim;
+mod compiled;
+mod dispatch;
+mod drain;
+mod drainers;
+mod epochs;
+mod handle;
+mod lag;
+mod memory;
+mod new_workflow_type;
+mod notice;
+mod parked;
+mod queue;
+mod record;
+mod registry;
+mod retry;
+mod rewind;
+mod sample;
+mod start;
+mod sweep;
+
+pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
+pub use drain::Drained;
+pub use drainers::{DEFAULT_DRAINER, Drainer, Drainers, JOBS_DRAINER};
+pub use epochs::{Epochs, Rewound};
+pub use handle::Triggered;
+pub use lag::{DrainerState, STALL_MS};
+pub use new_workflow_type::{NewTask, NewWorkflowType};
+pub use parked::{MAX_ATTEMPTS, ParkedBecause, ParkedPage, ParkedStart, ParkedState};
+pub use queue::{Queue, QueueUrls};
+pub use record::{DrainRecord, Halted, LEASE_MS, SETTLE_MS};
+pub use registry::{NewSubscription, SubscriptionChange};
+pub use retry::Retried;
+pub use rewind::Rewind;
+pub use sample::SampleEvent;
+pub use sweep::Swept;

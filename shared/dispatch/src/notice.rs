@@ -1,0 +1,135 @@
+//! What the ledger says about its own dispatch: `workflow.dispatch_failed`, `_parked` and
+//! `_capped`, each once per start (or per event, where it is about all of them), and the
+//! alerts that go with them.
+
+use ledgerline_event::Event;
+use ledgerline_ledger::control::keys::{self, ControlKey};
+use serde_json::{Value, json};
+
+use crate::{
+    Dispatch, DispatchError,
+    claim::{Claimed, Effects, Intent},
+};
+
+/// What is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Failed,
+    Parked,
+    Capped,
+}
+
+impl Notice {
+    const fn event_type(self) -> &'static str {
+        match self {
+            Self::Failed => "workflow.dispatch_failed",
+            Self::Parked => "workflow.dispatch_parked",
+            Self::Capped => "workflow.dispatch_capped",
+        }
+    }
+
+    const fn claim(self) -> &'static str {
+        match self {
+            Self::Failed => "FAILED",
+            Self::Parked => "PARKED",
+            Self::Capped => "CAPPED",
+        }
+    }
+
+    const fn alert_claim(self) -> &'static str {
+        match self {
+            Self::Failed => "FAILED-ALERT",
+            Self::Parked => "PARKED-ALERT",
+            Self::Capped => "CAPPED-ALERT",
+        }
+    }
+}
+
+/// The start that it is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) drainer: &'a str,
+    pub(crate) epoch: u64,
+    /// Empty where it is about all subscriptions of the event.
+    pub(crate) subscription: &'a str,
+    pub(crate) event: &'a Event,
+    pub(crate) sk: &'a str,
+}
+
+impl About<'_> {
+    pub(crate) fn start_claim(&self) -> ControlKey {
+        keys::start_claim(&self.event.tenant_id, self.sk, self.drainer, self.epoch, self.subscription)
+    }
+
+    fn claim(&self, name: &str) -> ControlKey {
+        let Self { drainer, epoch, subscription, event, sk } = self;
+        keys::notice_claim(&event.tenant_id, sk, drainer, *epoch, subscription, name)
+    }
+}
+
+impl Dispatch {
+    /// Records the notice in the ledger, once.
+    pub(crate) async fn notify(
+        &self,
+        notice: Notice,
+        about: About<'_>,
+        details: Value,
+    ) -> Result<(), DispatchError> {
+        let event = about.event;
+        let mut properties = json!({
+            "drainerId": about.drainer,
+            "epoch": about.epoch,
+            "eventId": event.event_id,
+            "eventType": event.event_type,
+            "entityType": event.entity_type,
+            "entityId": event.entity_id,
+        });
+        if let (Value::Object(properties), Value::Object(details)) = (&mut properties, details) {
+            properties.extend(details);
+        }
+        let draft = self
+            .emitter
+            .handling(event)
+            .event(notice.event_type())
+            .entity("DRAINER", about.drainer)
+            .properties(properties);
+        let sealed = self.emitter.seal(draft.build_plain()?).await?;
+        let effects = Effects { events: vec![sealed], ..Effects::default() };
+        let intent = Intent { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
+        let claimed = self.carry_out(&[intent]).await?;
+        if let [Claimed::New] = claimed[..] {
+            let metric = match notice {
+                Notice::Failed => "DispatchFailed",
+                Notice::Parked => "Parked",
+                Notice::Capped => "Capped",
+            };
+            self.metrics.count(self.now(), &[(metric, 1)]);
+        }
+        Ok(())
+    }
+
+    /// Writes down that people are to be told; the caller tells them when nothing waits for it.
+    pub(crate) async fn alert(
+        &self,
+        notice: Notice,
+        about: About<'_>,
+        text: String,
+    ) -> Result<Option<ControlKey>, DispatchError> {
+        let key = about.claim(notice.alert_claim());
+        let effects = Effects { alert: Some(text), ..Effects::default() };
+        let intent = Intent { key: key.clone(), effects, started: None, ttl: about.event.ttl };
+        Ok(matches!(self.claim(&intent).await?, Claimed::New).then_some(key))
+    }
+
+    /// Tells people. What cannot be told now is told by a later sweep.
+    pub(crate) async fn tell(&self, alerts: Vec<ControlKey>) {
+        if self.slack.is_none() {
+            return;
+        }
+        for alert in alerts {
+            if let Err(error) = self.repeat(&alert).await {
+                tracing::error!(%error, "nobody was told; a sweep tries again");
+            }
+        }
+    }
+}

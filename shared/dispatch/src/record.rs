@@ -1,0 +1,384 @@
+//! The record of one drainer and tenant: lease, fence, cursors, horizons, epochs, totals.
+//!
+//! Whoever holds the lease has a fence of their own, and every write but the wake-up is on
+//! condition of it: a holder that slept past its lease changes nothing when it wakes.
+
+use aws_sdk_dynamodb::{
+    error::SdkError,
+    operation::update_item::{UpdateItemError, builders::UpdateItemFluentBuilder},
+    types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure},
+};
+use ledgerline_event::{Millis, Name, keys::moment};
+use ledgerline_ledger::{
+    StoreError,
+    control::{ControlTable, Item, keys, read},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Epochs;
+
+/// How long a lease lasts without being renewed.
+pub const LEASE_MS: u64 = 60_000;
+/// How far behind the clock the horizon is kept, so that events that arrive in time are read in order.
+pub const SETTLE_MS: u64 = 5_000;
+
+/// Everything a drainer knows about one tenant.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrainRecord {
+    /// Who holds the lease.
+    pub owner: Option<String>,
+    /// Until when.
+    pub lease_until: Option<Millis>,
+    /// How often the lease was taken, or taken away.
+    pub fence: u64,
+    /// How often somebody came while the lease was held.
+    pub wake: u64,
+    /// Everything up to this place is finished.
+    pub cursor: String,
+    /// Everything up to this place may have been read past.
+    pub horizon: Option<String>,
+    /// The same for the late lane: the last finished pointer.
+    pub lane_cursor: String,
+    /// Pointers with a stamp up to this one may have been read past.
+    pub lane_horizon: Option<Millis>,
+    /// The rewinds that still count.
+    pub epochs: Epochs,
+    /// How often it was rewound.
+    pub rewinds: u64,
+    /// Rises with every change of a subscription of this drainer.
+    pub subscriptions: u64,
+    /// Events that the cursors have passed.
+    pub events_processed_total: u64,
+    /// The last of them.
+    pub last_event_id: Option<Name>,
+    /// When a pass last ended.
+    pub last_drained_at: Option<Millis>,
+    /// When a cursor last moved.
+    pub moved_at: Option<Millis>,
+    /// The event before which the drain stopped.
+    pub halted_on_event_id: Option<Name>,
+    /// When it is tried again.
+    pub next_attempt_at: Option<Millis>,
+    /// Why it stopped.
+    pub last_error: Option<String>,
+    /// When the record was made.
+    pub created_at: Option<Millis>,
+}
+
+/// The horizons that one pass reads up to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Horizons {
+    pub(crate) main: String,
+    pub(crate) lane: Millis,
+}
+
+impl Horizons {
+    pub(crate) fn at(now: Millis) -> Self {
+        Self { main: moment(now.minus(SETTLE_MS)), lane: now.minus(SETTLE_MS) }
+    }
+
+    /// Never below what was published before, whatever this clock says.
+    fn not_below(self, record: &DrainRecord) -> Self {
+        Self {
+            main: record.horizon.clone().map_or(self.main.clone(), |published| published.max(self.main)),
+            lane: record.lane_horizon.map_or(self.lane, |published| published.max(self.lane)),
+        }
+    }
+}
+
+/// A lease that is held, as far as we know.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) tenant: Name,
+    pub(crate) drainer: Name,
+    pub(crate) record: DrainRecord,
+    pub(crate) horizons: Horizons,
+}
+
+/// What became of asking for the lease.
+#[derive(Debug)]
+pub(crate) enum Acquired {
+    Held(Box<Lease>),
+    /// Somebody else has it; they will look again before they let go.
+    Contended {
+        fence: u64,
+    },
+    /// This drainer has nothing to do for this tenant.
+    Nothing,
+}
+
+/// What a pass has achieved since the last write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) cursor: Option<String>,
+    pub(crate) lane_cursor: Option<String>,
+    pub(crate) processed: u64,
+    pub(crate) last_event_id: Option<Name>,
+    pub(crate) halted: Option<Halted>,
+    /// What a service did not do.
+    pub(crate) trouble: Option<String>,
+}
+
+/// Why a drain stands before an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halted {
+    /// The event.
+    pub event_id: Name,
+    /// When it is tried again.
+    pub until: Millis,
+    /// What went wrong.
+    pub reason: String,
+}
+
+/// What is done with the lease together with the progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Go on with this pass.
+    Keep,
+    /// Begin the next pass: publish a new horizon.
+    Again,
+    /// Let go, unless somebody came in the meantime.
+    Release,
+}
+
+/// What became of a write on condition of the fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    Done,
+    /// Somebody came: one more pass, and nothing of the progress is written yet.
+    Woken {
+        wake: u64,
+    },
+    /// The lease is somebody else's now.
+    Lost,
+}
+
+/// Reads and changes drain records.
+#[derive(Clone, Debug)]
+pub(crate) struct DrainRecords {
+    pub(crate) control: ControlTable,
+}
+
+impl DrainRecords {
+    pub(crate) async fn get(&self, tenant: &Name, drainer: &Name) -> Result<Option<DrainRecord>, StoreError> {
+        self.control.get(&keys::drain(tenant, drainer)).await
+    }
+
+    /// Takes the lease if it is free, publishing the horizons in the same write.
+    pub(crate) async fn acquire(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        owner: &str,
+        now: Millis,
+    ) -> Result<Acquired, StoreError> {
+        let mut horizons = Horizons::at(now);
+        loop {
+            let update = self
+                .control
+                .update(&keys::drain(tenant, drainer))
+                .update_expression(
+                    "SET #owner = :owner, leaseUntil = :until, fence = if_not_exists(fence, :zero) + :one, \
+                     horizon = :horizon, laneHorizon = :lane",
+                )
+                .condition_expression(
+                    "attribute_exists(PK) AND (attribute_not_exists(#owner) OR leaseUntil <= :now) \
+                     AND (attribute_not_exists(horizon) OR horizon <= :horizon) \
+                     AND (attribute_not_exists(laneHorizon) OR laneHorizon <= :lane)",
+                )
+                .expression_attribute_names("#owner", "owner")
+                .expression_attribute_values(":owner", text(owner))
+                .expression_attribute_values(":until", number(now.plus(LEASE_MS).get()))
+                .expression_attribute_values(":now", number(now.get()))
+                .expression_attribute_values(":zero", number(0))
+                .expression_attribute_values(":one", number(1))
+                .expression_attribute_values(":horizon", text(&horizons.main))
+                .expression_attribute_values(":lane", number(horizons.lane.get()))
+                .return_values(ReturnValue::AllNew);
+            let refused = match conditionally(update).await? {
+                Answer::Done(record) => {
+                    let (tenant, drainer) = (tenant.clone(), drainer.clone());
+                    return Ok(Acquired::Held(Box::new(Lease {
+                        tenant,
+                        drainer,
+                        record: *record,
+                        horizons,
+                    })));
+                }
+                Answer::Refused(None) => return Ok(Acquired::Nothing),
+                Answer::Refused(Some(record)) => record,
+            };
+            if refused.owner.is_some() && refused.lease_until.is_some_and(|until| until > now) {
+                return Ok(Acquired::Contended { fence: refused.fence });
+            }
+            // A clock ahead of ours has published more: read up to there.
+            horizons = horizons.not_below(&refused);
+        }
+    }
+
+    /// Tells the holder that somebody came; `false` if there is no holder any more.
+    pub(crate) async fn wake(&self, tenant: &Name, drainer: &Name) -> Result<bool, StoreError> {
+        let update = self
+            .control
+            .update(&keys::drain(tenant, drainer))
+            .update_expression("SET wake = if_not_exists(wake, :zero) + :one")
+            .condition_expression("attribute_exists(#owner)")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":zero", number(0))
+            .expression_attribute_values(":one", number(1));
+        Ok(matches!(conditionally(update).await?, Answer::Done(_)))
+    }
+
+    /// Takes the lease away from whoever has it.
+    pub(crate) async fn break_lease(&self, tenant: &Name, drainer: &Name) -> Result<(), StoreError> {
+        let update = self
+            .control
+            .update(&keys::drain(tenant, drainer))
+            .update_expression("SET fence = fence + :one REMOVE #owner, leaseUntil")
+            .condition_expression("attribute_exists(#owner)")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":one", number(1));
+        conditionally(update).await.map(|_| ())
+    }
+
+    /// Keeps the lease alive; `false` if it is somebody else's now.
+    pub(crate) async fn renew(&self, lease: &Lease, now: Millis) -> Result<bool, StoreError> {
+        let update = self
+            .control
+            .update(&keys::drain(&lease.tenant, &lease.drainer))
+            .update_expression("SET leaseUntil = :until")
+            .condition_expression("fence = :fence AND attribute_exists(#owner)")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":until", number(now.plus(LEASE_MS).get()))
+            .expression_attribute_values(":fence", number(lease.record.fence));
+        Ok(matches!(conditionally(update).await?, Answer::Done(_)))
+    }
+
+    /// Writes what a pass has achieved, if the lease is still ours.
+    pub(crate) async fn write(
+        &self,
+        lease: &mut Lease,
+        progress: &Progress,
+        then: Then,
+        now: Millis,
+    ) -> Result<Written, StoreError> {
+        let mut set = vec![
+            "lastDrainedAt = :now".to_owned(),
+            "eventsProcessedTotal = if_not_exists(eventsProcessedTotal, :zero) + :processed".to_owned(),
+        ];
+        let mut remove: Vec<&str> = Vec::new();
+        let mut update = self
+            .control
+            .update(&keys::drain(&lease.tenant, &lease.drainer))
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":now", number(now.get()))
+            .expression_attribute_values(":zero", number(0))
+            .expression_attribute_values(":processed", number(progress.processed))
+            .expression_attribute_values(":fence", number(lease.record.fence))
+            .return_values(ReturnValue::AllNew);
+        let texts = [
+            ("#cursor", ":cursor", progress.cursor.as_deref()),
+            ("laneCursor", ":laneCursor", progress.lane_cursor.as_deref()),
+            ("lastEventId", ":last", progress.last_event_id.as_deref()),
+        ];
+        for (attribute, placeholder, value) in texts {
+            if let Some(value) = value {
+                set.push(format!("{attribute} = {placeholder}"));
+                if let Some(name) = attribute.strip_prefix('#') {
+                    update = update.expression_attribute_names(attribute, name);
+                }
+                update = update.expression_attribute_values(placeholder, text(value));
+            }
+        }
+        if progress.cursor.is_some() || progress.lane_cursor.is_some() {
+            set.push("movedAt = :now".into());
+        }
+        match &progress.halted {
+            Some(halted) => {
+                set.push("haltedOnEventId = :halted, nextAttemptAt = :next".into());
+                update = update
+                    .expression_attribute_values(":halted", text(&halted.event_id))
+                    .expression_attribute_values(":next", number(halted.until.get()));
+            }
+            None => remove.extend(["haltedOnEventId", "nextAttemptAt"]),
+        }
+        match progress.trouble.as_ref().or(progress.halted.as_ref().map(|halted| &halted.reason)) {
+            Some(error) => {
+                set.push("lastError = :error".into());
+                update = update.expression_attribute_values(":error", text(error));
+            }
+            None => remove.push("lastError"),
+        }
+        let mut condition = "fence = :fence AND attribute_exists(#owner)".to_owned();
+        let mut horizons = lease.horizons.clone();
+        match then {
+            Then::Release => {
+                remove.extend(["#owner", "leaseUntil"]);
+                condition.push_str(" AND (attribute_not_exists(wake) OR wake = :wake)");
+                update = update.expression_attribute_values(":wake", number(lease.record.wake));
+            }
+            Then::Keep | Then::Again => {
+                set.push("leaseUntil = :until".into());
+                update = update.expression_attribute_values(":until", number(now.plus(LEASE_MS).get()));
+            }
+        }
+        if then == Then::Again {
+            horizons = Horizons::at(now).not_below(&lease.record);
+            set.push("horizon = :horizon, laneHorizon = :lane".into());
+            update = update
+                .expression_attribute_values(":horizon", text(&horizons.main))
+                .expression_attribute_values(":lane", number(horizons.lane.get()));
+        }
+        let mut expression = format!("SET {}", set.join(", "));
+        if !remove.is_empty() {
+            expression.push_str(" REMOVE ");
+            expression.push_str(&remove.join(", "));
+        }
+        let update = update.update_expression(expression).condition_expression(condition);
+        match conditionally(update).await? {
+            Answer::Done(record) => {
+                // A wake-up that came during the pass must still be seen when the lease is let go.
+                let wake = if then == Then::Again { record.wake } else { lease.record.wake };
+                lease.record = DrainRecord { wake, ..*record };
+                lease.horizons = horizons;
+                Ok(Written::Done)
+            }
+            Answer::Refused(Some(record)) if record.fence == lease.record.fence && record.owner.is_some() => {
+                Ok(Written::Woken { wake: record.wake })
+            }
+            Answer::Refused(_) => Ok(Written::Lost),
+        }
+    }
+}
+
+enum Answer {
+    Done(Box<DrainRecord>),
+    Refused(Option<Box<DrainRecord>>),
+}
+
+async fn conditionally(update: UpdateItemFluentBuilder) -> Result<Answer, StoreError> {
+    let sent = update
+        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+        .send()
+        .await;
+    let record = |item: Item| read::<DrainRecord>(item).map(Box::new);
+    match sent {
+        Ok(answer) => Ok(Answer::Done(answer.attributes.map(record).transpose()?.unwrap_or_default())),
+        Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
+            let UpdateItemError::ConditionalCheckFailedException(there) = refused.into_err() else {
+                unreachable!("checked by the guard");
+            };
+            Ok(Answer::Refused(there.item.map(record).transpose()?))
+        }
+        Err(error) => Err(StoreError::new("UpdateItem", error)),
+    }
+}
+
+pub(crate) fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.to_owned())
+}
+
+pub(crate) fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}

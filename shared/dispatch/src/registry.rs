@@ -1,0 +1,357 @@
+//! Subscriptions and workflow types: what a tenant has registered. All of it is checked when it
+//! is written, and every change of a subscription is counted in its drainer's record, so that
+//! a pass knows without a request whether what it compiled is still true.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::types::{ReturnValue, TransactWriteItem};
+use ledgerline_event::{Event, Invalid, Kind, Millis, Name, keys::moment};
+use ledgerline_ledger::{
+    StoreError, check_storable,
+    control::{
+        keys::{self, ControlKey},
+        read,
+    },
+};
+use ledgerline_subscription::{Kind as WorkflowKind, OnFailure, Subscription, WorkflowType};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    DEFAULT_DRAINER, Dispatch, DispatchError,
+    claim::Claimed,
+    record::{number, text},
+    start::{Input, NoPlan, Origin},
+};
+
+/// The longest record, as JSON: an item has 400 KB.
+const MAX_BYTES: usize = 300_000;
+
+/// A subscription to be. What is left out has its usual value.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct NewSubscription {
+    pub event_type_glob: String,
+    pub workflow_type: Name,
+    #[serde(default)]
+    pub drainer_id: Option<Name>,
+    #[serde(default)]
+    pub input_mapper: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub filter_expr: Option<String>,
+    #[serde(default)]
+    pub enabled: Option<bool>,
+    #[serde(default)]
+    pub on_failure: Option<OnFailure>,
+    /// Where a drainer that is new to the tenant begins: at this time, or at the beginning of the ledger.
+    #[serde(default, deserialize_with = "digits_or_text")]
+    pub start_at: Option<String>,
+}
+
+/// A change of a subscription: what is left out stays.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct SubscriptionChange {
+    pub event_type_glob: Option<String>,
+    pub workflow_type: Option<Name>,
+    /// `null` takes the mapper away.
+    #[serde(default, deserialize_with = "given")]
+    pub input_mapper: Option<Option<BTreeMap<String, String>>>,
+    /// `null` takes the filter away.
+    #[serde(default, deserialize_with = "given")]
+    pub filter_expr: Option<Option<String>>,
+    pub enabled: Option<bool>,
+    pub on_failure: Option<OnFailure>,
+}
+
+/// A time is 13 digits, as a number or in quotes, or RFC 3339.
+fn digits_or_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "13 digits or a time like 2026-05-25T14:23:11Z is expected")]
+    enum Time {
+        Digits(u64),
+        Text(String),
+    }
+    Ok(Option::<Time>::deserialize(from)?.map(|time| match time {
+        Time::Digits(number) => number.to_string(),
+        Time::Text(text) => text,
+    }))
+}
+
+/// Tells `null` from nothing.
+fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(from).map(Some)
+}
+
+impl Dispatch {
+    /// Adds a subscription.
+    pub async fn subscribe(
+        &self,
+        tenant: &Name,
+        new: NewSubscription,
+    ) -> Result<Subscription, DispatchError> {
+        let now = self.now();
+        let start_at = new.start_at.clone();
+        let subscription = self.draft(tenant, self.emitter.new_id(Kind::Subscription), new)?;
+        let start_at = match start_at.as_deref() {
+            None => None,
+            Some(text) => Some(Millis::parse("startAt", text)?),
+        };
+        if let Some(start_at) = start_at {
+            if start_at > now {
+                return Err(Invalid::new("startAt", "lies in the future").into());
+            }
+            if self.records.get(tenant, &subscription.drainer_id).await?.is_some() {
+                let reason = format!(
+                    "`{}` has begun for this tenant already; rewind it instead",
+                    subscription.drainer_id
+                );
+                return Err(Invalid::new("startAt", reason).into());
+            }
+        }
+        let put = self.control.put_for_transaction(&key(&subscription), &subscription)?;
+        let put = put.condition_expression("attribute_not_exists(PK)").build().map_err(built)?;
+        self.change(&subscription, TransactWriteItem::builder().put(put).build(), start_at).await?;
+        Ok(subscription)
+    }
+
+    /// What a subscription would be, checked and not stored.
+    pub(crate) fn draft(
+        &self,
+        tenant: &Name,
+        subscription_id: Name,
+        new: NewSubscription,
+    ) -> Result<Subscription, Invalid> {
+        let drainer = new.drainer_id.as_deref().unwrap_or(DEFAULT_DRAINER);
+        let subscription = Subscription {
+            subscription_id,
+            tenant_id: tenant.clone(),
+            drainer_id: self.drainers.get("drainerId", drainer)?.id.clone(),
+            event_type_glob: new.event_type_glob,
+            workflow_type: new.workflow_type,
+            input_mapper: new.input_mapper,
+            filter_expr: new.filter_expr,
+            enabled: new.enabled.unwrap_or(true),
+            on_failure: new.on_failure.unwrap_or_default(),
+            created_at: self.now(),
+        };
+        check(&subscription)?;
+        Ok(subscription)
+    }
+
+    /// A tenant's subscriptions, in the order of their creation.
+    pub async fn subscriptions(&self, tenant: &Name) -> Result<Vec<Subscription>, DispatchError> {
+        Ok(self.control.all(&keys::subscriptions(tenant)).await?)
+    }
+
+    /// One subscription.
+    pub async fn subscription(&self, tenant: &Name, id: &str) -> Result<Subscription, DispatchError> {
+        let found = match Kind::of(id) {
+            Some(Kind::Subscription) => self.control.get(&keys::subscription(tenant, id)).await?,
+            _ => None,
+        };
+        found.ok_or_else(|| DispatchError::Unknown {
+            what: "subscription",
+            id: id.to_owned(),
+            hint: "; `ledgerline subscriptions list` shows those that there are".into(),
+        })
+    }
+
+    /// Changes a subscription.
+    pub async fn change_subscription(
+        &self,
+        tenant: &Name,
+        id: &str,
+        change: SubscriptionChange,
+    ) -> Result<Subscription, DispatchError> {
+        let before = self.subscription(tenant, id).await?;
+        let after = Subscription {
+            event_type_glob: change.event_type_glob.unwrap_or(before.event_type_glob),
+            workflow_type: change.workflow_type.unwrap_or(before.workflow_type),
+            input_mapper: change.input_mapper.unwrap_or(before.input_mapper),
+            filter_expr: change.filter_expr.unwrap_or(before.filter_expr),
+            enabled: change.enabled.unwrap_or(before.enabled),
+            on_failure: change.on_failure.unwrap_or(before.on_failure),
+            ..before
+        };
+        check(&after)?;
+        let put = self.control.put_for_transaction(&key(&after), &after)?;
+        let put = put.condition_expression("attribute_exists(PK)").build().map_err(built)?;
+        self.change(&after, TransactWriteItem::builder().put(put).build(), None).await?;
+        Ok(after)
+    }
+
+    /// Takes a subscription away. What it started goes on.
+    pub async fn unsubscribe(&self, tenant: &Name, id: &str) -> Result<Subscription, DispatchError> {
+        let subscription = self.subscription(tenant, id).await?;
+        let delete = self.control.delete_for_transaction(&key(&subscription)).build().map_err(built)?;
+        self.change(&subscription, TransactWriteItem::builder().delete(delete).build(), None).await?;
+        Ok(subscription)
+    }
+
+    /// Writes a change together with its count, and leaves a mark for the drainer.
+    async fn change(
+        &self,
+        subscription: &Subscription,
+        write: TransactWriteItem,
+        start_at: Option<Millis>,
+    ) -> Result<(), DispatchError> {
+        let (tenant, drainer) = (&subscription.tenant_id, &subscription.drainer_id);
+        let begin = start_at.map_or_else(String::new, moment);
+        let count = self
+            .control
+            .update_for_transaction(&keys::drain(tenant, drainer))
+            .update_expression(
+                "SET subscriptions = if_not_exists(subscriptions, :zero) + :one, \
+                 #cursor = if_not_exists(#cursor, :begin), createdAt = if_not_exists(createdAt, :now)",
+            )
+            .expression_attribute_names("#cursor", "cursor")
+            .expression_attribute_values(":zero", number(0))
+            .expression_attribute_values(":one", number(1))
+            .expression_attribute_values(":begin", text(&begin))
+            .expression_attribute_values(":now", number(self.now().get()))
+            .build()
+            .map_err(built)?;
+        let mark = json!({ "fence": 0, "markedAt": self.now() });
+        let mark = self.control.put_for_transaction(&keys::dirty_mark(tenant, drainer), &mark)?;
+        let mark = mark.build().map_err(built)?;
+        self.transact([
+            write,
+            TransactWriteItem::builder().update(count).build(),
+            TransactWriteItem::builder().put(mark).build(),
+        ])
+        .await
+    }
+
+    pub(crate) async fn transact<const N: usize>(
+        &self,
+        writes: [TransactWriteItem; N],
+    ) -> Result<(), DispatchError> {
+        let mut transaction = self.control.transaction();
+        for write in writes {
+            transaction = transaction.transact_items(write);
+        }
+        transaction
+            .send()
+            .await
+            .map(|_| ())
+            .map_err(|error| StoreError::new("TransactWriteItems", error).into())
+    }
+
+    /// Registers a workflow type, or replaces it.
+    pub async fn register(&self, tenant: &Name, workflow_type: &WorkflowType) -> Result<(), DispatchError> {
+        workflow_type.check()?;
+        let open_ended =
+            if matches!(workflow_type.kind, WorkflowKind::Job { .. }) { "tasks" } else { "match" };
+        holdable(open_ended, workflow_type)?;
+        let key = keys::workflow_type(tenant, &workflow_type.workflow_type);
+        let put = self.control.put(&key, workflow_type)?;
+        put.send().await.map_err(|error| StoreError::new("PutItem", error))?;
+        Ok(())
+    }
+
+    /// A tenant's workflow types, by name.
+    pub async fn workflow_types(&self, tenant: &Name) -> Result<Vec<WorkflowType>, DispatchError> {
+        Ok(self.control.all(&keys::workflow_types(tenant)).await?)
+    }
+
+    pub(crate) async fn types_of(
+        &self,
+        tenant: &Name,
+    ) -> Result<BTreeMap<Name, WorkflowType>, DispatchError> {
+        let types = self.workflow_types(tenant).await?;
+        Ok(types.into_iter().map(|known| (known.workflow_type.clone(), known)).collect())
+    }
+
+    /// Takes a workflow type away; what subscribes to it fails until it is back.
+    pub async fn unregister(
+        &self,
+        tenant: &Name,
+        workflow_type: &str,
+    ) -> Result<WorkflowType, DispatchError> {
+        let unknown = || unregistered(workflow_type);
+        let name = Name::new("workflowType", workflow_type).map_err(|_| unknown())?;
+        let delete =
+            self.control.delete(&keys::workflow_type(tenant, &name)).return_values(ReturnValue::AllOld);
+        let deleted = delete.send().await.map_err(|error| StoreError::new("DeleteItem", error))?;
+        Ok(read(deleted.attributes.ok_or_else(unknown)?)?)
+    }
+
+    /// Starts a workflow by hand, by the same path. `None` if its idempotency key has started one before.
+    pub async fn start(
+        &self,
+        tenant: &Name,
+        workflow_type: &str,
+        input: Input,
+        caused_by: &str,
+    ) -> Result<Option<Name>, DispatchError> {
+        let known: Option<WorkflowType> = match Name::new("workflowType", workflow_type) {
+            Ok(name) => self.control.get(&keys::workflow_type(tenant, &name)).await?,
+            Err(_) => None,
+        };
+        let known = known.ok_or_else(|| unregistered(workflow_type))?;
+        let emitter = self.emitter.within(|origin| {
+            origin.tenant = tenant.clone();
+            origin.caused_by = Some(caused_by.to_owned());
+        });
+        let claim = keys::manual_start_claim(tenant, &self.new_event_id());
+        let origin = Origin { emitter, drainer: DEFAULT_DRAINER, claim, ttl: None };
+        let intent = match self.plan(origin, &known, input).await {
+            Ok(intent) => intent,
+            Err(NoPlan::Unfit(reason)) => return Err(Invalid::new("input", reason).into()),
+            Err(NoPlan::Trouble(error)) => return Err(error),
+        };
+        let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
+        Ok(matches!(claimed[..], [Claimed::New]).then_some(intent.started).flatten())
+    }
+
+    /// The newest event of a tenant.
+    pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, DispatchError> {
+        let Some(sk) = self.timeline.before(tenant, &moment(Millis::MAX)).await? else { return Ok(None) };
+        Ok(self.timeline.at(tenant, &sk).await?)
+    }
+
+    /// The event with this id.
+    pub async fn event(&self, tenant: &Name, event_id: &str) -> Result<Event, DispatchError> {
+        let unknown =
+            || DispatchError::Unknown { what: "event", id: event_id.to_owned(), hint: String::new() };
+        let sk = self.timeline.find(tenant, event_id).await?.ok_or_else(unknown)?;
+        self.timeline.at(tenant, &sk).await?.ok_or_else(unknown)
+    }
+}
+
+fn check(subscription: &Subscription) -> Result<(), Invalid> {
+    subscription.check()?;
+    holdable("inputMapper", subscription)
+}
+
+/// Whether the table can hold a record; `field` is the one that has no bounds of its own.
+fn holdable(field: &'static str, record: &impl Serialize) -> Result<(), Invalid> {
+    let json = serde_json::to_string(record).map_err(|error| Invalid::new(field, error.to_string()))?;
+    if json.len() > MAX_BYTES {
+        let reason =
+            format!("is too long: {} bytes with all the rest; at most {MAX_BYTES} are kept", json.len());
+        return Err(Invalid::new(field, reason));
+    }
+    check_storable(&json).map_err(|reason| Invalid::new(field, reason))
+}
+
+fn key(subscription: &Subscription) -> ControlKey {
+    keys::subscription(&subscription.tenant_id, &subscription.subscription_id)
+}
+
+fn unregistered(workflow_type: &str) -> DispatchError {
+    DispatchError::Unknown {
+        what: "workflow type",
+        id: workflow_type.to_owned(),
+        hint: "; `ledgerline workflows list` shows those that there are".into(),
+    }
+}
+
+pub(crate) fn built(error: impl std::fmt::Display) -> StoreError {
+    StoreError::unreadable("TransactWriteItems", error.to_string())
+}

@@ -1,0 +1,151 @@
+//! Rewinding a drainer: everything after a point is handled again, under a new epoch (and so
+//! starts again), or under the same one (and only what had no start starts).
+
+use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
+use ledgerline_event::{Invalid, Millis, Name, keys::moment};
+use ledgerline_ledger::{Fault, StoreError, control::keys};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    Dispatch, DispatchError, DrainRecord,
+    record::{number, text},
+    registry::built,
+};
+
+/// A rewind as it will be, or was, done.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rewind {
+    /// Which drainer.
+    pub drainer_id: Name,
+    /// The first place that is handled again.
+    pub from: String,
+    /// Everything up to here was finished before.
+    pub until: String,
+    /// Only what had no start is started.
+    pub missing_only: bool,
+    /// The epoch of what is handled again.
+    pub epoch: u64,
+    /// How many events lie between.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<u64>,
+    #[serde(skip)]
+    cursor: String,
+    #[serde(skip)]
+    record: DrainRecord,
+}
+
+impl Dispatch {
+    /// What rewinding `drainer` to a time or an event would do.
+    pub async fn plan_rewind(
+        &self,
+        tenant: &Name,
+        drainer: &str,
+        to: &str,
+        missing_only: bool,
+        counted: bool,
+    ) -> Result<Rewind, DispatchError> {
+        let drainer = self.drainers.get("drainerId", drainer)?.id.clone();
+        let record = self.records.get(tenant, &drainer).await?.ok_or_else(|| {
+            DispatchError::Refused(format!(
+                "`{drainer}` has not begun for this tenant: nothing subscribes yet"
+            ))
+        })?;
+        let (from, cursor) = self.point(tenant, to).await?;
+        if from > record.cursor {
+            let at = ledgerline_event::keys::time_of(&record.cursor)
+                .map_or_else(|| "the beginning".into(), Millis::to_rfc3339);
+            let reason = format!("lies after the cursor, which is at {at}: there is nothing to go back over");
+            return Err(Invalid::new("to", reason).into());
+        }
+        let epochs = match missing_only {
+            true => record.epochs.clone(),
+            false => record.epochs.rewind(&from).ok_or_else(|| {
+                DispatchError::Refused("this drainer has been rewound too often; use missingOnly".into())
+            })?,
+        };
+        let events = match counted {
+            true => Some(self.timeline.count(tenant, &from, &record.cursor).await?),
+            false => None,
+        };
+        let (until, epoch) = (record.cursor.clone(), epochs.of(&from));
+        let record = DrainRecord { epochs, ..record };
+        Ok(Rewind { drainer_id: drainer, from, until, missing_only, epoch, events, cursor, record })
+    }
+
+    /// The first place at or after `to`, and the cursor just before it.
+    async fn point(&self, tenant: &Name, to: &str) -> Result<(String, String), DispatchError> {
+        let looks_like_time =
+            to.parse::<u64>().is_ok() || to.get(..4).is_some_and(|year| year.parse::<u16>().is_ok());
+        if looks_like_time {
+            let time = Millis::parse("to", to)?;
+            if time > self.now() {
+                return Err(Invalid::new("to", format!("{} lies in the future", time.to_rfc3339())).into());
+            }
+            return Ok((moment(time), moment(time)));
+        }
+        let Some(sk) = self.timeline.find(tenant, to).await? else {
+            let reason =
+                format!("`{to}` is neither a time (13 digits or RFC 3339) nor an event of this tenant");
+            return Err(Invalid::new("to", reason).into());
+        };
+        let before = self.timeline.before(tenant, &sk).await?.unwrap_or_default();
+        Ok((sk, before))
+    }
+
+    /// Rewinds: cursor, epochs and fence in one write. Whoever drains at the moment loses the lease.
+    pub async fn rewind(&self, tenant: &Name, rewind: &Rewind) -> Result<(), DispatchError> {
+        let record = &rewind.record;
+        let epochs: AttributeValue = AttributeValue::L(
+            record
+                .epochs
+                .iter()
+                .map(|rewound| {
+                    AttributeValue::M(
+                        [
+                            ("from".to_owned(), text(&rewound.from)),
+                            ("epoch".to_owned(), number(rewound.epoch)),
+                        ]
+                        .into(),
+                    )
+                })
+                .collect(),
+        );
+        let update = self
+            .control
+            .update_for_transaction(&keys::drain(tenant, &rewind.drainer_id))
+            .update_expression(
+                "SET #cursor = :cursor, epochs = :epochs, fence = :next, movedAt = :now, rewinds = :rewinds \
+                 REMOVE #owner, leaseUntil, haltedOnEventId, nextAttemptAt, lastError",
+            )
+            // Nobody may have moved anything since the plan was made.
+            .condition_expression("fence = :fence AND #cursor = :until")
+            .expression_attribute_names("#cursor", "cursor")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":cursor", text(&rewind.cursor))
+            .expression_attribute_values(":until", text(&rewind.until))
+            .expression_attribute_values(":epochs", epochs)
+            .expression_attribute_values(":fence", number(record.fence))
+            .expression_attribute_values(":next", number(record.fence + 1))
+            .expression_attribute_values(":rewinds", number(record.rewinds + 1))
+            .expression_attribute_values(":now", number(self.now().get()))
+            .build()
+            .map_err(built)?;
+        let mark = json!({ "fence": record.fence + 1, "markedAt": self.now() });
+        let mark = self.control.put_for_transaction(&keys::dirty_mark(tenant, &rewind.drainer_id), &mark)?;
+        let mark = mark.build().map_err(built)?;
+        let written = self
+            .transact([
+                TransactWriteItem::builder().update(update).build(),
+                TransactWriteItem::builder().put(mark).build(),
+            ])
+            .await;
+        match written {
+            Err(DispatchError::Store(StoreError { fault: Fault::Conflict, .. })) => Err(
+                DispatchError::Refused("the drainer moved while the rewind was prepared; try again".into()),
+            ),
+            other => other,
+        }
+    }
+}

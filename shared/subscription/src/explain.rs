@@ -1,0 +1,67 @@
+//! Why a subscription does or does not fire for an event, in words.
+
+use ledgerline_event::{Event, Name};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    glob::{Reach, reach},
+    matcher::{FAN_OUT, MAX_VIA, Verdict},
+    subscription::Subscription,
+};
+
+/// What one subscription says to an event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Which subscription.
+    pub subscription_id: Name,
+    /// Its glob.
+    pub event_type_glob: String,
+    /// What it would start.
+    pub workflow_type: Name,
+    /// Whether it starts it, now or when what parks it is retried.
+    pub matches: bool,
+    /// Why, or why not.
+    pub reason: String,
+    /// What it would start it with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Map<String, Value>>,
+}
+
+/// Puts `verdict` in words; without one the subscription was not asked.
+pub(crate) fn explain(subscription: &Subscription, event: &Event, verdict: Option<Verdict>) -> Explanation {
+    let (reason, input) = match verdict {
+        None => (unasked(subscription, &event.event_type), None),
+        Some(Verdict::Start { input }) => (format!("starts `{}`", subscription.workflow_type), Some(input)),
+        Some(Verdict::Filtered) => ("the filter is false".into(), None),
+        Some(Verdict::InVia) => ("it led to this event itself and does not fire again".into(), None),
+        Some(Verdict::Loop { input }) => {
+            (format!("would be parked: {MAX_VIA} or more subscriptions led to this event"), Some(input))
+        }
+        Some(Verdict::Capped { input }) => {
+            (format!("would be parked: an event starts at most {FAN_OUT}"), Some(input))
+        }
+        Some(Verdict::Failed { reason }) => (format!("fails: {reason}"), None),
+    };
+    Explanation {
+        subscription_id: subscription.subscription_id.clone(),
+        event_type_glob: subscription.event_type_glob.clone(),
+        workflow_type: subscription.workflow_type.clone(),
+        matches: input.is_some(),
+        reason,
+        input,
+    }
+}
+
+fn unasked(subscription: &Subscription, event_type: &str) -> String {
+    let glob = &subscription.event_type_glob;
+    match reach(glob, event_type) {
+        Reach::Missed => format!("the glob `{glob}` does not match `{event_type}`"),
+        Reach::Reserved(beginning) => {
+            format!("only globs that begin with `{beginning}` reach the system's own events")
+        }
+        // All that are reached and enabled were asked.
+        Reach::Reached => "is disabled".into(),
+    }
+}

@@ -1,0 +1,143 @@
+//! The record of a subscription, as it is stored and shown, and the check before it is.
+
+use std::collections::BTreeMap;
+
+use ledgerline_event::{Invalid, Millis, Name};
+use serde::{Deserialize, Serialize};
+
+use crate::{filter::Filter, glob, mapper::Recipes};
+
+/// Which events start what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Subscription {
+    /// `sub_` and a ULID, so that sorting by it is sorting by creation.
+    pub subscription_id: Name,
+    /// Whose events.
+    pub tenant_id: Name,
+    /// The drainer that reads them.
+    pub drainer_id: Name,
+    /// Which event types: `*` is any run of characters, `?` one.
+    pub event_type_glob: String,
+    /// What is started.
+    pub workflow_type: Name,
+    /// Input name to recipe; without it the properties are the input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_mapper: Option<BTreeMap<String, String>>,
+    /// CEL over `event`; without it every event of the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter_expr: Option<String>,
+    /// Whether it fires at all.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// What becomes of an event that cannot be dispatched.
+    #[serde(default)]
+    pub on_failure: OnFailure,
+    /// When it was created.
+    pub created_at: Millis,
+}
+
+/// What becomes of an event that cannot be dispatched after all attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// It is set aside, and the drain goes on.
+    #[default]
+    Park,
+    /// The drain stays before it.
+    Halt,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Subscription {
+    /// Whether the glob, the filter and every recipe can be read; the reason points at the place.
+    pub fn check(&self) -> Result<(), Invalid> {
+        Compiled::new(self).map(drop)
+    }
+}
+
+/// What a subscription asks of an event, once its glob matches.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) filter: Option<Filter>,
+    pub(crate) mapper: Option<Recipes>,
+}
+
+impl Compiled {
+    pub(crate) fn new(subscription: &Subscription) -> Result<Self, Invalid> {
+        if let Some(fault) = glob::fault(&subscription.event_type_glob) {
+            return Err(Invalid::new("eventTypeGlob", fault));
+        }
+        let filter = subscription.filter_expr.as_deref().map(Filter::compile).transpose();
+        let mapper = subscription.input_mapper.as_ref().map(Recipes::over_events).transpose();
+        Ok(Self {
+            filter: filter.map_err(|reason| Invalid::new("filterExpr", reason))?,
+            mapper: mapper.map_err(|reason| Invalid::new("inputMapper", reason))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stored() -> Value {
+        json!({
+            "subscriptionId": "sub_1", "tenantId": "acme", "drainerId": "workflow_runner",
+            "eventTypeGlob": "vendor.cost_changed", "workflowType": "vendor_cost_review",
+            "createdAt": 1_767_453_739_640_u64,
+        })
+    }
+
+    fn check(field: &str, value: Value) -> String {
+        let mut stored = stored();
+        stored[field] = value;
+        let subscription: Subscription = serde_json::from_value(stored).unwrap();
+        subscription.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_record_is_enabled_and_parks_unless_it_says_otherwise() {
+        let subscription: Subscription = serde_json::from_value(stored()).unwrap();
+        assert!(subscription.enabled);
+        assert_eq!(subscription.on_failure, OnFailure::Park);
+        assert_eq!(subscription.check(), Ok(()));
+        let mut written = stored();
+        written["enabled"] = json!(true);
+        written["onFailure"] = json!("park");
+        assert_eq!(serde_json::to_value(&subscription).unwrap(), written, "what is not there is not written");
+    }
+
+    #[test]
+    fn a_record_survives_being_stored() {
+        let mut full = stored();
+        full["inputMapper"] = json!({"vendor_id": "$.entity_id", "mode": "literal:full"});
+        full["filterExpr"] = json!("event.properties.amount > 100");
+        full["enabled"] = json!(false);
+        full["onFailure"] = json!("halt");
+        let subscription: Subscription = serde_json::from_value(full.clone()).unwrap();
+        assert_eq!(subscription.check(), Ok(()));
+        assert_eq!(serde_json::to_value(&subscription).unwrap(), full);
+    }
+
+    #[test]
+    fn a_check_points_at_the_place() {
+        assert_eq!(
+            check("eventTypeGlob", json!("pri\u{200b}ce.*")),
+            r#"eventTypeGlob: "pri\u{200b}ce.*" has an invisible character at position 4"#
+        );
+        assert_eq!(
+            check("filterExpr", json!("event. > 3")),
+            "filterExpr: at line 1, column 8: expected identifier after '.'\n  event. > 3\n         ^"
+        );
+        assert_eq!(
+            check("inputMapper", json!({"a": "$.entity_id", "vendor_id": "$.payload["})),
+            "inputMapper: vendor_id: \"$.payload[\" is no JSONPath: it ends where a `]` is missing at position 11"
+        );
+    }
+}

@@ -1,0 +1,468 @@
+//! Savers and drainers together, with everything going wrong that can: whatever is acknowledged is
+//! started once per epoch, or parked, for every subscription that wants it.
+//!
+//! A history has some subscriptions, events that come late, twice and out of order, drainers and sweeps
+//! of several processes with clocks of their own, and rewinds. After some time the trouble ends;
+//! then marks, rounds and redeliveries alone must bring everything to rest.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use fastrand::Rng;
+use ledgerline_alert::Slack;
+use ledgerline_dispatch::{Dispatch, DispatchOptions, DrainRecord, Drainers, NewSubscription, QueueUrls};
+use ledgerline_event::{Admitted, Event, Name, admit};
+use ledgerline_ledger::{
+    Outcome,
+    control::{Item, keys, read},
+    telemetry::Metrics,
+};
+use ledgerline_subscription::WorkflowType;
+use serde_json::json;
+
+use super::{BEGINNING, Faults, Simulation, Store, histories};
+use crate::world::{admitted, at, event, name, rows_of, scan};
+
+const TENANT: &str = "t";
+const DAY_MS: u64 = 24 * 3600 * 1000;
+const DRAINERS: [&str; 2] = ["workflow_runner", "timeline"];
+/// From this step on all goes well.
+const TROUBLE_ENDS: u64 = 300;
+
+/// What a subscription wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wants {
+    Prices,
+    EvenNumbers,
+    /// Needs a property that some events do not have.
+    Picky,
+}
+
+#[derive(Clone, Debug)]
+struct Subscribed {
+    id: Name,
+    drainer: &'static str,
+    wants: Wants,
+}
+
+impl Subscribed {
+    fn matches(&self, event: &Event) -> bool {
+        let is_price = &*event.event_type == "price.changed";
+        match self.wants {
+            Wants::Prices | Wants::Picky => is_price,
+            Wants::EvenNumbers => event.properties["n"].as_u64().unwrap().is_multiple_of(2),
+        }
+    }
+
+    fn fails(&self, event: &Event) -> bool {
+        self.wants == Wants::Picky && !event.properties.contains_key("x")
+    }
+}
+
+fn events(random: &mut Rng) -> Vec<Admitted> {
+    let count = random.usize(3..14);
+    (0..count)
+        .map(|n| {
+            // Many within a few seconds around the beginning, where horizons and cursors are.
+            let time = match random.u8(..4) {
+                0 => BEGINNING - random.u64(..DAY_MS),
+                1 => BEGINNING - random.u64(..50),
+                _ => BEGINNING + random.u64(..20_000),
+            };
+            let mut event = event(TENANT, &format!("e{n:02}"), at(time));
+            if random.u8(..5) == 0 {
+                event.event_type = name("order.made");
+            }
+            event.entity_id = name(&format!("item-{}", random.u8(..4)));
+            event.properties = json!({ "n": n }).as_object().unwrap().clone();
+            if random.u8(..6) != 0 {
+                event.properties.insert("x".into(), json!(n));
+            }
+            admitted(event)
+        })
+        .collect()
+}
+
+fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch {
+    let options = DispatchOptions {
+        queues: QueueUrls { tasks: "https://sqs.test/000000000000/test-tasks".into() },
+        drainers: Drainers::parse("timeline=2m").unwrap(),
+        slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: simulation.clock(skew_ms),
+    };
+    Dispatch::new(&store.clients, &store.names, options).unwrap()
+}
+
+async fn subscribe(dispatch: &Dispatch, random: &mut Rng) -> Vec<Subscribed> {
+    let tenant = name(TENANT);
+    let created = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
+    let workflow: WorkflowType = serde_json::from_value(created).unwrap();
+    dispatch.register(&tenant, &workflow).await.unwrap();
+    let mut subscribed = Vec::new();
+    for (wants, definition) in [
+        (Wants::Prices, json!({"eventTypeGlob": "price.*", "workflowType": "w"})),
+        (
+            Wants::EvenNumbers,
+            json!({"eventTypeGlob": "*", "workflowType": "w", "filterExpr": "event.properties.n % 2 == 0"}),
+        ),
+        (
+            Wants::Picky,
+            json!({"eventTypeGlob": "price.changed", "workflowType": "w", "inputMapper": {"x": "$.payload.x"}}),
+        ),
+    ] {
+        if !subscribed.is_empty() && random.u8(..3) == 0 {
+            continue;
+        }
+        let drainer = DRAINERS[usize::from(random.u8(..4) == 0)];
+        let mut new: NewSubscription = serde_json::from_value(definition).unwrap();
+        new.drainer_id = Some(name(drainer));
+        let id = dispatch.subscribe(&tenant, new).await.unwrap().subscription_id;
+        subscribed.push(Subscribed { id, drainer, wants });
+    }
+    subscribed
+}
+
+/// What actors tell the test.
+#[derive(Debug)]
+enum Told {
+    Saved(String, Vec<Result<Outcome, ledgerline_ledger::SaveError>>),
+    Skipped { drainer: &'static str, promised: BTreeSet<String> },
+    Failed { drainer: &'static str },
+}
+
+/// Everything about one history that checks need.
+struct Ledger<'s> {
+    store: &'s Store,
+    subscribed: Vec<Subscribed>,
+    events: BTreeMap<String, Event>,
+    /// What savers have acknowledged, by sort key.
+    acknowledged: BTreeSet<String>,
+    records: BTreeMap<&'static str, DrainRecord>,
+    /// What was in the ledger before somebody was told that the holder would look again.
+    promised: BTreeMap<&'static str, BTreeSet<String>>,
+}
+
+impl Ledger<'_> {
+    async fn record(&self, drainer: &str) -> DrainRecord {
+        self.store.control().get(&keys::drain(TENANT, drainer)).await.unwrap().unwrap_or_default()
+    }
+
+    /// The claims and parked starts of an event by one drainer: subscription, epoch, state.
+    async fn settled(&self, drainer: &str, sk: &str, epoch: u64) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
+            let key = keys::start_claim(TENANT, sk, drainer, epoch, &subscribed.id);
+            let claim: Option<serde_json::Value> = self.store.control().get(&key).await.unwrap();
+            if let Some(claim) = claim {
+                found.insert(subscribed.id.to_string(), claim["state"].as_str().unwrap().to_owned());
+            }
+        }
+        let parked: Vec<serde_json::Value> = self.store.control().all(&keys::parked(TENANT)).await.unwrap();
+        for parked in parked {
+            if parked["eventPlace"] == sk && parked["drainerId"] == drainer && parked["epoch"] == epoch {
+                let state = parked["state"].as_str().unwrap().to_owned();
+                found.entry(parked["subscriptionId"].as_str().unwrap().to_owned()).or_insert(state);
+            }
+        }
+        found
+    }
+
+    /// What this drainer has not even tried to start for an event.
+    async fn untouched(&self, drainer: &str, record: &DrainRecord, sk: &str) -> Option<String> {
+        let event = &self.events[sk];
+        let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
+        let mut wanted = self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer);
+        wanted
+            .find(|subscribed| subscribed.matches(event) && !settled.contains_key(subscribed.id.as_str()))
+            .map(|subscribed| format!("{} of {sk} by {drainer}", subscribed.id))
+    }
+
+    /// Looks at the records after each step.
+    async fn watch(&mut self) {
+        for drainer in DRAINERS {
+            let now = self.record(drainer).await;
+            let before = self.records.insert(drainer, now.clone()).unwrap_or_default();
+            assert!(now.fence >= before.fence, "the fence of {drainer} fell");
+            assert!(now.horizon >= before.horizon, "the horizon of {drainer} fell");
+            assert!(now.lane_horizon >= before.lane_horizon, "the lane horizon of {drainer} fell");
+            assert!(now.lane_cursor >= before.lane_cursor, "the lane cursor of {drainer} went back");
+            if now.rewinds == before.rewinds {
+                assert!(
+                    now.cursor >= before.cursor,
+                    "the cursor of {drainer} went back from {} to {}",
+                    before.cursor,
+                    now.cursor
+                );
+            } else {
+                self.promised.remove(drainer);
+            }
+            if now.cursor != before.cursor && now.rewinds == before.rewinds {
+                self.check_passed(drainer, &now, &before.cursor).await;
+            }
+            if before.owner.is_some() && now.owner.is_none() {
+                self.check_promise(drainer, &now).await;
+            }
+        }
+    }
+
+    /// No cursor passes unfinished work.
+    async fn check_passed(&self, drainer: &str, record: &DrainRecord, before: &str) {
+        for sk in &self.acknowledged {
+            let passed = sk.as_str() > before && *sk <= record.cursor;
+            if !passed || self.has_pointer(record, sk).await {
+                continue;
+            }
+            let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
+            for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
+                if subscribed.matches(&self.events[sk]) {
+                    let state = settled.get(subscribed.id.as_str()).map(String::as_str);
+                    assert!(
+                        matches!(state, Some("done" | "parked")),
+                        "the cursor of {drainer} passed {sk}, {state:?} for {}",
+                        subscribed.id
+                    );
+                }
+            }
+        }
+    }
+
+    async fn has_pointer(&self, record: &DrainRecord, sk: &str) -> bool {
+        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        rows.items().iter().any(|row| {
+            let key = row["SK"].as_s().unwrap();
+            *key > record.lane_cursor && keys::parse_late_pointer(key).unwrap().1 == sk
+        })
+    }
+
+    /// Whoever lets go has looked at what was there when somebody was told so.
+    async fn check_promise(&mut self, drainer: &'static str, record: &DrainRecord) {
+        let promised = self.promised.remove(drainer).unwrap_or_default();
+        // Whoever met trouble, or an event that does not start, has left a mark instead.
+        if record.last_error.is_some() {
+            return;
+        }
+        for sk in promised {
+            let left = self.untouched(drainer, record, &sk).await;
+            assert_eq!(left, None, "the lease was let go though somebody had come");
+        }
+    }
+}
+
+/// One history. Everything is checked in it.
+async fn history(store: &Store, seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let mut faults = Faults::random(&mut random);
+    let mut simulation = Simulation::new(store, seed);
+    let mut processes: Vec<(Dispatch, i64)> = Vec::new();
+    for _ in 0..2 {
+        let skew = random.i64(-30_000..30_000);
+        processes.push((process(store, &simulation, skew), skew));
+    }
+    let subscribed = subscribe(&processes[0].0, &mut random).await;
+    let mut waiting = events(&mut random);
+    let known =
+        waiting.iter().map(|admitted| (admitted.keys.sk().to_owned(), admitted.event.clone())).collect();
+    let mut ledger = Ledger {
+        store,
+        subscribed,
+        events: known,
+        acknowledged: BTreeSet::new(),
+        records: BTreeMap::new(),
+        promised: BTreeMap::new(),
+    };
+    let told: Rc<RefCell<Vec<Told>>> = Rc::default();
+    let mut delivered: BTreeMap<String, Vec<Admitted>> = BTreeMap::new();
+    let mut messages: BTreeSet<String> = BTreeSet::new();
+    let mut started = 0_u64;
+    let mut steps = 0;
+    let mut idle_rounds = 0;
+    let mut watched = 0;
+    loop {
+        let calm = steps >= TROUBLE_ENDS;
+        if steps == TROUBLE_ENDS {
+            faults = Faults::none();
+        }
+        steps += 1;
+        // Savers.
+        while !waiting.is_empty() && simulation.live() < 4 && (calm || random.u8(..4) == 0) {
+            let batch = waiting.split_off(waiting.len() - random.usize(1..=waiting.len().min(4)));
+            let actor = format!("saver-{}", delivered.len());
+            delivered.insert(actor.clone(), batch.clone());
+            let (saver, told, clock) =
+                (store.saver(), told.clone(), simulation.clock(random.i64(-30_000..30_000)));
+            simulation.spawn(actor.clone(), async move {
+                let answers = saver.save(&batch, clock()).await;
+                told.borrow_mut().push(Told::Saved(actor, answers));
+            });
+        }
+        // Drains, sweeps and rewinds.
+        if !calm && simulation.live() < 5 && random.u8(..12) == 0 {
+            started += 1;
+            let which = random.usize(..processes.len());
+            let dispatch = processes[which].0.clone();
+            let actor = format!("process-{which}-{started}");
+            let told = told.clone();
+            let drainer = DRAINERS[usize::from(random.u8(..4) == 0)];
+            match random.u8(..20) {
+                0..15 => {
+                    let promised: BTreeSet<String> = ledger.acknowledged.clone();
+                    simulation.spawn(actor, async move {
+                        match dispatch.drain(&name(TENANT), &name(drainer), None).await {
+                            Ok(drained) if drained.skipped_due_to_lock => {
+                                told.borrow_mut().push(Told::Skipped { drainer, promised });
+                            }
+                            Ok(_) => {}
+                            Err(_) => told.borrow_mut().push(Told::Failed { drainer }),
+                        }
+                    });
+                }
+                15..18 => simulation.spawn(actor, async move {
+                    if dispatch.sweep(None).await.is_err() {
+                        DRAINERS.iter().for_each(|drainer| told.borrow_mut().push(Told::Failed { drainer }));
+                    }
+                }),
+                _ => {
+                    let to = at(BEGINNING + random.u64(..25_000)).minus(if random.bool() {
+                        0
+                    } else {
+                        random.u64(..DAY_MS)
+                    });
+                    let missing_only = random.bool();
+                    simulation.spawn(actor, async move {
+                        let tenant = name(TENANT);
+                        // Refused if it lies ahead, or if somebody moved meanwhile.
+                        if let Ok(plan) =
+                            dispatch.plan_rewind(&tenant, drainer, &to.to_string(), missing_only, false).await
+                        {
+                            let _ = dispatch.rewind(&tenant, &plan).await;
+                        }
+                    });
+                }
+            }
+        }
+        if !calm && random.u8(..60) == 0 {
+            simulation.advance(random.u64(..200_000)).await;
+        }
+        let more = simulation.step(&faults).await;
+        for killed in simulation.take_killed() {
+            if let Some(batch) = delivered.get(&killed) {
+                waiting.extend(batch.iter().cloned());
+            } else if let Some(which) = killed.split('-').nth(1).and_then(|which| which.parse::<usize>().ok())
+            {
+                let skew = processes[which].1;
+                processes[which].0 = process(store, &simulation, skew);
+            }
+        }
+        for told in told.borrow_mut().drain(..) {
+            match told {
+                Told::Saved(actor, answers) => {
+                    for (sent, answer) in delivered[&actor].iter().zip(answers) {
+                        match answer {
+                            Ok(Outcome::Saved { .. } | Outcome::Duplicate { .. }) => {
+                                if ledger.events.contains_key(sent.keys.sk()) {
+                                    ledger.acknowledged.insert(sent.keys.sk().to_owned());
+                                }
+                                if !calm && random.u8(..5) == 0 {
+                                    waiting.push(sent.clone());
+                                }
+                            }
+                            Ok(other) => panic!("{other:?}"),
+                            Err(error) => {
+                                assert!(error.is_transient(), "{error}");
+                                waiting.push(sent.clone());
+                            }
+                        }
+                    }
+                }
+                Told::Skipped { drainer, promised } => {
+                    ledger.promised.entry(drainer).or_default().extend(promised);
+                }
+                // A drain that failed leaves a mark instead.
+                Told::Failed { drainer } => drop(ledger.promised.remove(drainer)),
+            }
+        }
+        if simulation.updates() != watched {
+            watched = simulation.updates();
+            ledger.watch().await;
+        }
+        for detail in simulation.take_bus() {
+            waiting.push(admit(&detail, simulation.now().plus(60_000)).unwrap());
+        }
+        messages.extend(simulation.take_sent().into_iter().map(|message| {
+            let body: serde_json::Value = serde_json::from_str(&message.body).unwrap();
+            body["requestId"].as_str().unwrap().to_owned()
+        }));
+
+        // The trouble is over: only what a stage does by itself, every two minutes.
+        if calm && !more && waiting.is_empty() {
+            idle_rounds += 1;
+            assert!(idle_rounds < 100, "it does not come to rest");
+            let marks: Vec<serde_json::Value> = store.control().all(keys::DIRTY).await.unwrap();
+            if idle_rounds > 2 && marks.is_empty() {
+                break;
+            }
+            // The first sweep is the one that visits everybody.
+            simulation.advance(if idle_rounds == 1 { 3_600_000 } else { 120_000 }).await;
+            let dispatch = processes[0].0.clone();
+            simulation.spawn(format!("sweep-{idle_rounds}"), async move {
+                dispatch.sweep(None).await.unwrap();
+            });
+        }
+    }
+    check_rest(&ledger, &messages).await;
+}
+
+/// Everything has come to rest: nothing lost, nothing twice, nothing pending.
+async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>) {
+    let store = ledger.store;
+    assert_eq!(ledger.acknowledged.len(), ledger.events.len());
+    let controls: Vec<Item> = scan(&store.clients, &store.names.control_table).await;
+    let mut claims: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in &controls {
+        let (pk, sk) = (row["PK"].as_s().unwrap(), row["SK"].as_s().unwrap());
+        if pk.starts_with("CLAIM#") {
+            let claim: serde_json::Value = read(row.clone()).unwrap();
+            assert_eq!(claim["state"], "done", "{pk} {sk}");
+        }
+        if let Some(rest) = sk.strip_prefix("START#") {
+            let subscription = rest.rsplit('#').next().unwrap().to_owned();
+            let event = pk.rsplit('#').next().unwrap().to_owned();
+            *claims.entry((event, subscription)).or_default() += 1;
+        }
+        assert_ne!(pk, keys::DIRTY, "a mark is left: {sk}");
+    }
+    // Each claim has one task, and each task one claim.
+    let mut tasks: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in rows_of(&store.clients, &store.names.events_table, TENANT).await {
+        let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(row).unwrap();
+        if &*event.event_type == "Task Pending" {
+            let cause = event.caused_by.unwrap().rsplit(':').next().unwrap().to_owned();
+            let subscription = event.context.via.last().unwrap().clone();
+            *tasks.entry((cause, subscription)).or_default() += 1;
+            assert!(messages.contains(event.entity_id.as_str()), "a task without its message");
+        }
+    }
+    assert_eq!(claims, tasks, "claims and tasks");
+    // Everything that is wanted was started, or parked, in the epoch that it ended up in.
+    for subscribed in &ledger.subscribed {
+        let record = ledger.record(subscribed.drainer).await;
+        for (sk, event) in &ledger.events {
+            if subscribed.matches(event) {
+                let settled = ledger.settled(subscribed.drainer, sk, record.epochs.of(sk)).await;
+                let state = settled.get(subscribed.id.as_str()).map(String::as_str);
+                let expected = if subscribed.fails(event) { "parked" } else { "done" };
+                assert_eq!(state, Some(expected), "{sk} for {subscribed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_acknowledged_is_started_once_per_epoch_or_parked() {
+    histories(200, history);
+}

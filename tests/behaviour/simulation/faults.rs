@@ -1,0 +1,119 @@
+//! What may go wrong, how often, and in what form.
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use super::call::{Answer, Call, Reply, Service};
+
+/// How likely each kind of trouble is, per request that is picked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Faults {
+    /// An error is answered, or the connection is lost, and the request was never applied.
+    pub(crate) fail: f64,
+    /// The request is applied and its answer lost.
+    pub(crate) lose: f64,
+    /// The answer is lost, and the request stays in the network: it is applied later, or never.
+    pub(crate) linger: f64,
+    /// The request is applied now; its answer arrives many steps later.
+    pub(crate) late_answer: f64,
+    /// The sender dies, just before the request is applied or just after.
+    pub(crate) kill: f64,
+    /// The sender is not run for a while, often for longer than a lease.
+    pub(crate) pause: f64,
+    /// The time leaps by up to two minutes for everybody.
+    pub(crate) jump: f64,
+    /// One entry of a batch to the bus or to a queue is refused.
+    pub(crate) refuse_entry: f64,
+    /// A query or scan that sets no limit ends its page after a few items.
+    pub(crate) short_page: f64,
+}
+
+/// What becomes of the request that was picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Serve,
+    Fail,
+    Lose,
+    Linger,
+    AnswerLate,
+    KillBefore,
+    KillAfter,
+    Pause,
+}
+
+impl Faults {
+    /// Everything goes well: a history comes to rest.
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+
+    /// Another mixture for each history: most have a few kinds of trouble, so that each also occurs alone.
+    pub(crate) fn random(random: &mut Rng) -> Self {
+        let mut up_to = |most: f64| if random.bool() { 0.0 } else { most * random.f64() };
+        Self {
+            fail: up_to(0.2),
+            lose: up_to(0.15),
+            linger: up_to(0.05),
+            late_answer: up_to(0.1),
+            kill: up_to(0.05),
+            pause: up_to(0.04),
+            jump: up_to(0.02),
+            refuse_entry: up_to(0.2),
+            short_page: up_to(0.8),
+        }
+    }
+
+    pub(crate) fn fate(&self, random: &mut Rng) -> Fate {
+        let mut point = random.f64();
+        let fates = [
+            (self.fail, Fate::Fail),
+            (self.lose, Fate::Lose),
+            (self.linger, Fate::Linger),
+            (self.late_answer, Fate::AnswerLate),
+            (self.kill / 2.0, Fate::KillBefore),
+            (self.kill / 2.0, Fate::KillAfter),
+            (self.pause, Fate::Pause),
+        ];
+        for (share, fate) in fates {
+            if point < share {
+                return fate;
+            }
+            point -= share;
+        }
+        Fate::Serve
+    }
+}
+
+/// How a request fails that is not applied. `contended`: a transaction has touched the same item.
+pub(crate) fn failure(call: &Call, contended: bool, random: &mut Rng) -> Reply {
+    let error = |status, code: &str| Reply::Answer(Answer::error(call.service, status, code, "simulated"));
+    match (random.u8(..5), call.service) {
+        (0, _) => Reply::TimedOut,
+        (1, _) => Reply::ConnectionLost,
+        (2, Service::Dynamo) if call.operation == "TransactWriteItems" => Reply::Answer(conflict(call)),
+        (2, Service::Dynamo) if contended => error(400, "TransactionConflictException"),
+        (2 | 3, Service::Dynamo) => error(400, "ProvisionedThroughputExceededException"),
+        (2 | 3, Service::Events | Service::Ssm) => error(400, "ThrottlingException"),
+        (2 | 3, Service::Sqs) => error(400, "RequestThrottled"),
+        (2 | 3, Service::S3) => error(503, "SlowDown"),
+        (_, Service::Events) => error(500, "InternalException"),
+        (_, Service::Sqs | Service::S3) => error(500, "InternalError"),
+        (_, Service::Dynamo | Service::Ssm) => error(500, "InternalServerError"),
+    }
+}
+
+/// A transaction that met another one.
+fn conflict(call: &Call) -> Answer {
+    let input: Value = serde_json::from_str(call.text()).expect("the SDK sends JSON");
+    let count = input["TransactItems"].as_array().map_or(0, Vec::len);
+    let reason = |position: usize| match position {
+        0 => json!({ "Code": "TransactionConflict", "Message": "Transaction is ongoing for the item" }),
+        _ => json!({ "Code": "None" }),
+    };
+    let body = json!({
+        "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
+        "Message": "Transaction cancelled, please refer cancellation reasons for specific reasons",
+        "CancellationReasons": (0..count).map(reason).collect::<Vec<_>>(),
+    });
+    Answer::json(400, body.to_string())
+}

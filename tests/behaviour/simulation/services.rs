@@ -1,0 +1,148 @@
+//! Everything but the tables: bus, queues, bucket and parameters, each as far as the ledger uses it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::call::{Answer, Call, Service};
+
+/// A message in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) queue_url: String,
+    pub(crate) body: String,
+    pub(crate) group: Option<String>,
+    pub(crate) deduplication_id: Option<String>,
+    pub(crate) delay_seconds: u64,
+}
+
+/// What the services have received in one history.
+#[derive(Debug, Default)]
+pub(crate) struct Services {
+    /// The details that the bus has taken, in its order.
+    pub(crate) bus: Vec<String>,
+    /// What was sent to queues, in their order.
+    pub(crate) sent: Vec<Message>,
+    objects: BTreeMap<String, Vec<u8>>,
+    /// Ids of answers count upwards.
+    last_id: u64,
+}
+
+impl Services {
+    /// Carries out one operation. `refuse` says of each entry of a batch whether it alone fails.
+    pub(crate) fn serve(&mut self, call: &Call, refuse: &mut dyn FnMut() -> bool) -> Answer {
+        if call.service == Service::S3 {
+            return self.object(call);
+        }
+        let input: Value = serde_json::from_slice(call.body()).expect("the SDK sends JSON");
+        let text = |field: &str| input[field].as_str().unwrap_or_default();
+        let answer = match (call.service, call.operation.as_str()) {
+            (Service::Events, "PutEvents") => self.put_events(&input, refuse),
+            (Service::Events, "CreateEventBus") => {
+                json!({ "EventBusArn": arn("events", "event-bus/", text("Name")) })
+            }
+            (Service::Events, "PutRule") => json!({ "RuleArn": arn("events", "rule/", text("Name")) }),
+            (Service::Events, "PutTargets") => json!({ "FailedEntryCount": 0, "FailedEntries": [] }),
+            (Service::Sqs, "CreateQueue" | "GetQueueUrl") => {
+                json!({ "QueueUrl": queue_url(text("QueueName")) })
+            }
+            (Service::Sqs, "SendMessage") => self.send(text("QueueUrl"), &input),
+            (Service::Sqs, "SendMessageBatch") => self.send_batch(&input, refuse),
+            (Service::Ssm, "PutParameter") => json!({ "Version": 1, "Tier": "Standard" }),
+            (Service::Ssm, "GetParameter" | "DeleteParameter") => {
+                return Answer::error(Service::Ssm, 400, "ParameterNotFound", text("Name"));
+            }
+            (service, operation) => {
+                let said = format!("The operation {operation} is not available here.");
+                return Answer::error(service, 400, "UnknownOperationException", &said);
+            }
+        };
+        Answer::json(200, answer.to_string())
+    }
+
+    fn next_id(&mut self) -> String {
+        self.last_id += 1;
+        format!("00000000-0000-4000-8000-{:012}", self.last_id)
+    }
+
+    fn put_events(&mut self, input: &Value, refuse: &mut dyn FnMut() -> bool) -> Value {
+        let mut failed = 0;
+        let mut answers = Vec::new();
+        for entry in input["Entries"].as_array().into_iter().flatten() {
+            if refuse() {
+                failed += 1;
+                answers.push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "simulated" }));
+            } else {
+                self.bus.push(entry["Detail"].as_str().unwrap_or_default().to_owned());
+                answers.push(json!({ "EventId": self.next_id() }));
+            }
+        }
+        json!({ "FailedEntryCount": failed, "Entries": answers })
+    }
+
+    fn send(&mut self, queue_url: &str, entry: &Value) -> Value {
+        let text = |field: &str| entry[field].as_str().map(str::to_owned);
+        let body = text("MessageBody").unwrap_or_default();
+        // No checksum of the body: the SDK does not compare it.
+        self.sent.push(Message {
+            queue_url: queue_url.to_owned(),
+            body,
+            group: text("MessageGroupId"),
+            deduplication_id: text("MessageDeduplicationId"),
+            delay_seconds: entry["DelaySeconds"].as_u64().unwrap_or(0),
+        });
+        json!({ "MessageId": self.next_id() })
+    }
+
+    fn send_batch(&mut self, input: &Value, refuse: &mut dyn FnMut() -> bool) -> Value {
+        let queue_url = input["QueueUrl"].as_str().unwrap_or_default();
+        let (mut successful, mut failed) = (Vec::new(), Vec::new());
+        for entry in input["Entries"].as_array().into_iter().flatten() {
+            if refuse() {
+                failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
+            } else {
+                let mut answer = self.send(queue_url, entry);
+                answer["Id"] = entry["Id"].clone();
+                answer["MD5OfMessageBody"] = json!("");
+                successful.push(answer);
+            }
+        }
+        json!({ "Successful": successful, "Failed": failed })
+    }
+
+    fn object(&mut self, call: &Call) -> Answer {
+        match call.operation.as_str() {
+            "CreateBucket" => Answer::empty(200),
+            "PutObject" if call.if_absent && self.objects.contains_key(&call.path) => {
+                Answer::error(Service::S3, 412, "PreconditionFailed", "an object is there")
+            }
+            "PutObject" => {
+                self.objects.insert(call.path.clone(), call.body().to_vec());
+                Answer { headers: vec![("etag", "\"simulated\"".to_owned())], ..Answer::empty(200) }
+            }
+            "GetObject" => match self.objects.get(&call.path) {
+                Some(body) => Answer {
+                    headers: vec![
+                        ("etag", "\"simulated\"".to_owned()),
+                        ("content-length", body.len().to_string()),
+                    ],
+                    body: body.clone(),
+                    ..Answer::empty(200)
+                },
+                None => Answer::error(Service::S3, 404, "NoSuchKey", "no object is there"),
+            },
+            other => {
+                let said = format!("{other} is not available here.");
+                Answer::error(Service::S3, 400, "UnknownOperation", &said)
+            }
+        }
+    }
+}
+
+fn arn(service: &str, kind: &str, name: &str) -> String {
+    format!("arn:aws:{service}:us-east-1:000000000000:{kind}{name}")
+}
+
+fn queue_url(name: &str) -> String {
+    format!("http://simulated/000000000000/{name}")
+}

@@ -1,0 +1,155 @@
+//! The services behind the connector, made once and used by many histories, one after the other.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use dynoxide::Database;
+use futures::channel::oneshot;
+use ledgerline::local::{Parameters, provision, wiring};
+use ledgerline_ledger::{Clients, Names, Saver, control::ControlTable};
+
+use super::{
+    call::{Answer, Call, Reply, Service},
+    connector, dynamo,
+    services::Services,
+};
+
+/// Tables and services with the clients that lead to them. Every history finds them as provisioning left them.
+pub(crate) struct Store {
+    pub(crate) clients: Clients,
+    pub(crate) names: Names,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Store {
+    pub(crate) async fn start() -> Self {
+        let shared = Arc::new(Shared(Mutex::new(State::default())));
+        let clients = connector::clients(shared.clone());
+        let names = Names::of_stage("test");
+        provision(&clients, &names, &wiring(&names), &Parameters::default()).await.unwrap();
+        Self { clients, names, shared }
+    }
+
+    pub(crate) fn control(&self) -> ControlTable {
+        ControlTable::new(self.clients.dynamo.clone(), &self.names.control_table)
+    }
+
+    pub(crate) fn saver(&self) -> Saver {
+        Saver::new(self.clients.dynamo.clone(), &self.names.events_table, self.control(), 0)
+    }
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) actor: usize,
+    pub(crate) call: Call,
+    pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// What connector and simulation both hold.
+pub(crate) struct Shared(Mutex<State>);
+
+struct State {
+    database: Database,
+    /// The requests that made the tables: what a stage has takes the clients longer than the tables.
+    definitions: Vec<Call>,
+    services: Services,
+    /// The actor that is being polled: whatever is sent comes from it.
+    speaker: Option<usize>,
+    departed: Vec<Flight>,
+    in_use: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            database: Database::memory().unwrap(),
+            definitions: Vec::new(),
+            services: Services::default(),
+            speaker: None,
+            departed: Vec::new(),
+            in_use: false,
+        }
+    }
+}
+
+/// Small faults inside an operation that succeeds.
+pub(crate) struct Flaws<'a> {
+    pub(crate) refuse_entry: &'a mut dyn FnMut() -> bool,
+    pub(crate) page: Option<usize>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no actor panics while it sends")
+    }
+
+    /// A request leaves: into the network if an actor sends it, else its answer is there at once.
+    pub(crate) fn send(&self, call: Call) -> Result<oneshot::Receiver<Reply>, Answer> {
+        let mut state = self.state();
+        let Some(actor) = state.speaker else {
+            let answer = state.serve(&call, Flaws { refuse_entry: &mut || false, page: None });
+            if call.defines_a_table() {
+                state.definitions.push(call);
+            }
+            return Err(answer);
+        };
+        let (reply, answer) = oneshot::channel();
+        state.departed.push(Flight { actor, call, reply });
+        Ok(answer)
+    }
+
+    /// Applies a request.
+    pub(crate) fn serve(&self, call: &Call, flaws: Flaws<'_>) -> Answer {
+        self.state().serve(call, flaws)
+    }
+
+    /// What `actor` sends while `poll` runs.
+    pub(crate) fn speaking<T>(&self, actor: usize, poll: impl FnOnce() -> T) -> (T, Vec<Flight>) {
+        self.state().speaker = Some(actor);
+        let polled = poll();
+        let mut state = self.state();
+        state.speaker = None;
+        (polled, std::mem::take(&mut state.departed))
+    }
+
+    /// Begins a history: what the one before has left is gone.
+    pub(crate) fn begin(&self) {
+        let mut state = self.state();
+        assert!(!state.in_use, "one history at a time");
+        let definitions = std::mem::take(&mut state.definitions);
+        let fresh = State { in_use: true, ..State::default() };
+        for definition in &definitions {
+            dynamo::serve(&fresh.database, definition, None);
+        }
+        *state = State { definitions, ..fresh };
+    }
+
+    /// Ends it; what it has left stays until the next one begins.
+    pub(crate) fn end(&self) {
+        if let Ok(mut state) = self.0.lock() {
+            state.in_use = false;
+        }
+    }
+
+    pub(crate) fn services<T>(&self, use_them: impl FnOnce(&mut Services) -> T) -> T {
+        use_them(&mut self.state().services)
+    }
+}
+
+impl State {
+    fn serve(&mut self, call: &Call, flaws: Flaws<'_>) -> Answer {
+        match call.service {
+            Service::Dynamo => dynamo::serve(&self.database, call, flaws.page),
+            Service::Events | Service::Sqs | Service::Ssm | Service::S3 => {
+                self.services.serve(call, flaws.refuse_entry)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
