@@ -3,20 +3,29 @@
 //! Each bench stands in a file of its own and returns a [`Report`]; the goals are beside the
 //! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
 
+mod backlog;
 mod cold_start;
 mod conditions;
 mod cpu;
 mod deliveries;
+mod drain;
 mod function;
+mod idle;
 mod item_size;
 mod keys_and_json;
+mod latency;
+mod matching;
 mod meter;
+mod one_by_one;
+mod probes;
 mod report;
 mod runtime_api;
 mod samples;
 mod save;
+mod seed_loop;
 mod services;
 mod spread;
+mod subscribers;
 mod write_units;
 
 use std::io::Write;
@@ -48,7 +57,7 @@ struct Bench {
 }
 
 /// Counts before times: what does not depend on the machine comes first.
-const BENCHES: [Bench; 4] = [
+const BENCHES: [Bench; 7] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the twelve event types",
@@ -59,7 +68,22 @@ const BENCHES: [Bench; 4] = [
         about: "time to build the keys and the JSON of one event",
         run: keys_and_json::run,
     },
+    Bench {
+        name: "matching",
+        about: "time to decide about one event with 10, 100 and 1,000 subscriptions",
+        run: matching::run,
+    },
     Bench { name: "save", about: "saves through the function's handler, beside plain puts", run: save::run },
+    Bench {
+        name: "drain",
+        about: "draining a backlog with exactly-once starts, beside the seeds' loop",
+        run: drain::run,
+    },
+    Bench {
+        name: "latency",
+        about: "from the save of an event to the start of its workflow in local mode",
+        run: latency::run,
+    },
     Bench {
         name: "cold-start",
         about: "from the start of the function's process to its first answer",

@@ -6,6 +6,11 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.sorted.len()
+    }
+
     /// The middle one, or the mean of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
         let (count, half) = (self.sorted.len(), self.sorted.len() / 2);
@@ -14,6 +19,12 @@ impl Spread {
             Some(middle) if count % 2 == 1 => *middle,
             Some(above) => f64::midpoint(self.sorted[half - 1], *above),
         }
+    }
+
+    /// The smallest that at least this share of them does not exceed: 0.99 leaves one in a hundred above.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let rank = (share * self.sorted.len() as f64).ceil() as usize;
+        self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
     }
 
     /// The smallest.
@@ -38,6 +49,14 @@ impl FromIterator<f64> for Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_measurements() {
+        let spread: Spread = (1..=200).map(f64::from).collect();
+        assert_eq!([0.5, 0.99, 1.0].map(|share| spread.quantile(share)), [100.0, 198.0, 200.0]);
+        assert_eq!([7.0].into_iter().collect::<Spread>().quantile(0.5), 7.0);
+        assert!([].into_iter().collect::<Spread>().quantile(0.5).is_nan());
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

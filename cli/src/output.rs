@@ -6,6 +6,7 @@ use std::{
 };
 
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::HumanCount;
 use serde::Serialize;
 
 /// Prints tables for people or JSON lines for scripts.
@@ -60,6 +61,11 @@ impl Output {
 pub(crate) fn wrong_usage(problem: &str) -> ExitCode {
     eprintln!("error: {problem}");
     ExitCode::from(2)
+}
+
+/// `1 event`, `2,007 events`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 /// The beginning of a long text, on one line.

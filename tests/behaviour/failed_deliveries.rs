@@ -12,17 +12,17 @@ use crate::world::{Store, World, at, detail, event, name, until};
 const TIME: u64 = 1_767_453_739_640;
 
 /// A status and the `Retry-After` beside it.
-type Trouble = (u16, Option<&'static str>);
+pub(crate) type Trouble = (u16, Option<&'static str>);
 
 /// A Slack on loopback: answers what it is told to, then `ok`, and keeps what it accepted.
 #[derive(Clone, Default)]
-struct Slack {
+pub(crate) struct Slack {
     troubles: Arc<Mutex<Vec<Trouble>>>,
-    messages: Arc<Mutex<Vec<String>>>,
+    pub(crate) messages: Arc<Mutex<Vec<String>>>,
 }
 
 impl Slack {
-    async fn start(troubles: &[Trouble]) -> (Self, String) {
+    pub(crate) async fn start(troubles: &[Trouble]) -> (Self, String) {
         let slack = Self { troubles: Arc::new(Mutex::new(troubles.to_vec())), ..Self::default() };
         let app = Router::new().route("/hook", post(Self::take)).with_state(slack.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -5,6 +5,7 @@
 mod bad_input;
 mod command_line;
 mod deliveries;
+mod dispatching;
 mod draining;
 mod duplicates;
 mod emitting;

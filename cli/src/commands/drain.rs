@@ -2,9 +2,14 @@
 
 use std::process::ExitCode;
 
+use indicatif::HumanCount;
 use ledgerline_dispatch::{Drained, DrainerState};
 
-use crate::{args::DrainArgs, output::Output, target::Target};
+use crate::{
+    args::DrainArgs,
+    output::{Output, counted},
+    target::Target,
+};
 
 pub(super) async fn run(target: &Target, args: DrainArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
@@ -31,9 +36,9 @@ fn say(drained: &Drained, drainer: &str, state: Option<&DrainerState>, output: O
         ));
     }
     output.line(&format!(
-        "{drainer}: {} events processed, {} started",
-        drained.processed,
-        drained.triggered.len()
+        "{drainer}: {} processed, {} started",
+        counted(drained.processed, "event"),
+        HumanCount(u64::try_from(drained.triggered.len())?)
     ))?;
     if !drained.triggered.is_empty() {
         let rows = drained.triggered.iter().map(|start| {

@@ -16,12 +16,12 @@ use ledgerline_dispatch::{Dispatch, DispatchError, DrainerState, Rewind};
 use ledgerline_event::{Name, keys::time_of};
 use ledgerline_ledger::system_clock;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use self::progress::Progress;
 use crate::{
     args::RewindArgs,
-    output::{Output, wrong_usage},
+    output::{Output, counted, wrong_usage},
     target::Target,
     times,
 };
@@ -133,7 +133,7 @@ async fn follow(
     before: u64,
     here: &mut Here,
 ) -> anyhow::Result<End> {
-    let interrupted = tokio::spawn(tokio::signal::ctrl_c());
+    let interrupted = interruption();
     let mut progress = Progress::new(done.events.unwrap_or_default());
     let mut drain_from = Instant::now();
     loop {
@@ -157,12 +157,25 @@ async fn follow(
             progress.end(false);
             return Ok(End::Halted(Box::new(state)));
         }
-        if interrupted.is_finished() {
+        if *interrupted.borrow() {
             progress.end(false);
             return Ok(End::Interrupted);
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Becomes true with the first Ctrl-C: the lease is let go first. Whoever asks twice does not want to wait.
+fn interruption() -> watch::Receiver<bool> {
+    let (asked, interrupted) = watch::channel(false);
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if asked.send_replace(true) {
+                std::process::exit(1);
+            }
+        }
+    });
+    interrupted
 }
 
 async fn state(dispatch: &Dispatch, tenant: &Name, drainer: &Name) -> anyhow::Result<DrainerState> {
@@ -182,8 +195,8 @@ fn conclusion(done: &Rewind, end: &End, here: &Here) -> String {
                 (count, true) => format!("{count} started here, others by another process"),
                 (count, false) => format!("{count} started"),
             };
-            let events = HumanCount(done.events.unwrap_or_default());
-            format!("{drainer} is back where it was: {events} events handled again, {started}")
+            let events = counted(done.events.unwrap_or_default(), "event");
+            format!("{drainer} is back where it was: {events} handled again, {started}")
         }
         End::Halted(state) => format!(
             "{drainer} went back, and stands before {}: {}\nIt is tried again at {}; `drainers` shows how it goes on.",

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 
 /// Left of the invocation's time for letting go cleanly.
 const RESERVE: Duration = Duration::from_secs(10);
+/// A wake-up of the stream holds up those behind it: a backlog is for the sweep.
+const WAKE_UP: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
@@ -38,7 +40,10 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     };
     let handler = &Handler { dispatch: Dispatch::new(&clients, &names, options)? };
     let service = service_fn(|event: LambdaEvent<Value>| async move {
-        let deadline = deadline(event.context.deadline);
+        let mut deadline = deadline(event.context.deadline);
+        if dispatcher::tenants(&event.payload).is_some() {
+            deadline = deadline.min(Instant::now() + WAKE_UP);
+        }
         let swept = handler.handle(&event.payload, Some(deadline)).await?;
         tracing::info!(visited = swept.visited, trouble = swept.trouble, "done");
         Ok::<_, lambda_runtime::Error>(())

@@ -24,7 +24,8 @@ async fn main() -> Result<(), lambda_http::Error> {
         queues: QueueUrls { tasks: required("TASK_QUEUE_URL")? },
         drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
         slack: None,
-        metrics: metrics.clone(),
+        // What it drains counts where the alarms look.
+        metrics: Metrics::new(&stage, "dispatcher"),
         ledger_flag: format!("--stage {stage}"),
         clock: system_clock(),
     };
