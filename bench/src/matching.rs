@@ -17,7 +17,7 @@ use crate::{
     backlog,
     cpu::measured,
     one_by_one::OneByOne,
-    report::{Goal, Report, number},
+    report::{Goal, Report},
     spread::Spread,
     subscribers::{SIZES, bystander, event_type, new_event_type},
 };
@@ -28,46 +28,46 @@ const EVENTS: usize = if cfg!(debug_assertions) { 100 } else { 1_000 };
 /// All sizes in turn, both ways, with both kinds of event types.
 pub(crate) fn run() -> anyhow::Result<Report> {
     let sets: Vec<Set> = SIZES.into_iter().map(Set::new).collect::<anyhow::Result<_>>()?;
-    let mut report = Report::with_headings(&[
-        "event types",
-        "subscriptions",
-        "µs per event",
-        "… over 10",
-        "one by one, µs",
-        "compiling, ms",
-    ]);
-    let kinds: [(&str, fn(usize) -> String); 2] =
-        [("fifty", event_type), ("never seen before", new_event_type)];
-    for (kind, name) in kinds {
-        let mut costs: Vec<[Vec<f64>; 2]> = sets.iter().map(|_| Default::default()).collect();
-        for round in 0..ROUNDS {
-            let events = (round * EVENTS..(round + 1) * EVENTS).map(|n| event(name(n), n));
-            let events: Vec<Event> = events.collect::<anyhow::Result<_>>()?;
-            for (set, [deciding, one_by_one]) in sets.iter().zip(&mut costs) {
-                set.check(&events[0])?;
-                deciding.push(micros(&events[1..], |event| {
-                    black_box(set.matcher.decide(event));
-                }));
-                one_by_one.push(micros(&events[1..], |event| {
-                    black_box(set.one_by_one(event));
-                }));
-            }
-        }
-        let medians: Vec<[f64; 2]> = costs
-            .into_iter()
-            .map(|both| both.map(|costs| costs.into_iter().collect::<Spread>().median()))
-            .collect();
-        let fewest = medians[0][0];
-        for (set, [deciding, one_by_one]) in sets.iter().zip(medians) {
-            let over = deciding / fewest;
-            let size = set.matcher.subscriptions().len();
-            let goal = if Some(&size) == SIZES.last() { Goal::AtMost(2.0) } else { Goal::None };
-            let compiling = set.compiling.as_secs_f64() * 1e3;
-            let figures = [deciding, over, one_by_one, compiling].map(number);
-            report.row([vec![json!(kind), json!(size)], figures.to_vec()].concat(), over, goal);
-        }
+    let mut report = Report::of_figures();
+    measure("fifty types", event_type, &sets, &mut report)?;
+    measure("new types", new_event_type, &sets, &mut report)?;
+    for set in &sets {
+        let size = set.matcher.subscriptions().len();
+        let compiling = set.compiling.as_secs_f64() * 1e3;
+        report.figure(&format!("compiling {size} subscriptions"), compiling, "ms", Goal::None);
     }
     Ok(report)
+}
+
+/// Rounds of all sizes with events of the types that `name` makes.
+fn measure(kind: &str, name: fn(usize) -> String, sets: &[Set], report: &mut Report) -> anyhow::Result<()> {
+    let mut costs: Vec<[Vec<f64>; 2]> = sets.iter().map(|_| Default::default()).collect();
+    for round in 0..ROUNDS {
+        let events = (round * EVENTS..(round + 1) * EVENTS).map(|n| event(name(n), n));
+        let events: Vec<Event> = events.collect::<anyhow::Result<_>>()?;
+        for (set, [deciding, one_by_one]) in sets.iter().zip(&mut costs) {
+            set.check(&events[0])?;
+            deciding.push(micros(&events[1..], |event| {
+                black_box(set.matcher.decide(event));
+            }));
+            one_by_one.push(micros(&events[1..], |event| {
+                black_box(set.one_by_one(event));
+            }));
+        }
+    }
+    let medians: Vec<[f64; 2]> = costs
+        .into_iter()
+        .map(|both| both.map(|costs| costs.into_iter().collect::<Spread>().median()))
+        .collect();
+    for (set, [deciding, one_by_one]) in sets.iter().zip(&medians) {
+        let size = set.matcher.subscriptions().len();
+        report.figure(&format!("{kind}, {size} subscriptions: CPU per event"), *deciding, "µs", Goal::None);
+        report.figure(&format!("{kind}, {size}, one regex after another"), *one_by_one, "µs", Goal::None);
+    }
+    if let [[fewest, _], .., [most, _]] = medians[..] {
+        report.figure(&format!("{kind}, 1000 over 10"), most / fewest, "times", Goal::AtMost(2.0));
+    }
+    Ok(())
 }
 
 fn event(event_type: String, number: usize) -> anyhow::Result<Event> {

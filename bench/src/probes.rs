@@ -38,7 +38,7 @@ pub(crate) struct Probes {
 
 #[derive(Default)]
 struct Seen {
-    ways: HashMap<Name, Way>,
+    ways: HashMap<String, Way>,
     others_started: usize,
 }
 
@@ -78,7 +78,7 @@ impl Probes {
             .detail(detail)
             .build();
         let way = Way { put: Instant::now(), saved: None, started: None };
-        self.seen().ways.insert(event.event_id.clone(), way);
+        self.seen().ways.insert(event.event_id.to_string(), way);
         let answer = local.clients.events.put_events().entries(entry).send().await?;
         ensure!(answer.failed_entry_count() == 0, "the bus did not take an event");
         Ok(event.event_id)
@@ -115,7 +115,7 @@ impl Probes {
 
     /// Waits until this event is started.
     pub(crate) async fn until_started(&self, id: &Name) {
-        self.until(|seen| seen.ways.get(id).is_some_and(|way| way.started.is_some())).await;
+        self.until(|seen| seen.ways.get(id.as_str()).is_some_and(|way| way.started.is_some())).await;
     }
 
     /// Waits until all watched events are started.
@@ -134,7 +134,7 @@ impl Probes {
         let times = |from: fn(&Way) -> Option<Instant>| {
             let each =
                 |way: &Way| Some(way.started?.saturating_duration_since(from(way)?).as_secs_f64() * 1e3);
-            ids.iter().filter_map(|id| each(seen.ways.get(id)?)).collect()
+            ids.iter().filter_map(|id| each(seen.ways.get(id.as_str())?)).collect()
         };
         Times { from_save: times(|way| way.saved), from_put: times(|way| Some(way.put)) }
     }

@@ -211,7 +211,10 @@ async fn a_poison_event_stops_the_drain_then_is_parked_and_can_be_started_later(
     poison.properties.remove("new");
     ledger.save(event("poisoned", "e1", ledger.now())).await;
     ledger.save(poison).await;
-    ledger.save(event("poisoned", "e3", ledger.now().plus(2))).await;
+    // Of another entity, and still not before the one that cannot be started.
+    let mut later = event("poisoned", "e3", ledger.now().plus(2));
+    later.entity_id = name("another");
+    ledger.save(later).await;
     ledger.advance(10_000);
 
     let mut attempts = 0;

@@ -83,8 +83,11 @@ fn the_events_table_has_the_same_keys_and_indexes() {
 struct Shape {
     attributes: BTreeSet<(String, String)>,
     keys: Vec<(String, String)>,
-    indexes: Vec<(String, Vec<(String, String)>, String)>,
+    indexes: Vec<IndexShape>,
 }
+
+/// Name, keys and projection.
+type IndexShape = (String, Vec<(String, String)>, String);
 
 impl Shape {
     fn declared(table: &Value) -> Self {

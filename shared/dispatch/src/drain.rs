@@ -105,7 +105,7 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> Result<(), DispatchError> {
         loop {
-            let end = self.pass(lease, deadline, drained, alerts).await;
+            let end = Box::pin(self.pass(lease, deadline, drained, alerts)).await;
             drained.halted_on_event_id = end.progress.halted.as_ref().map(|halted| halted.event_id.clone());
             drained.again_at = end.again_at;
             if end.lost {

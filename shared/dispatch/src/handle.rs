@@ -53,6 +53,8 @@ pub(crate) struct Handler<'a> {
     pub(crate) drainer: Name,
     pub(crate) epochs: Epochs,
     pub(crate) matcher: &'a Matcher,
+    /// The event that the drain stood before when the lease was taken.
+    halted_before: Option<Name>,
     types: OnceCell<BTreeMap<Name, WorkflowType>>,
     made: Mutex<Made>,
 }
@@ -78,9 +80,12 @@ pub(crate) enum Stop {
 }
 
 /// One event with what it leads to.
-struct Work<'p> {
+struct Work {
     index: usize,
-    place: &'p Place,
+    event: Event,
+    sk: String,
+    starts: Vec<(Intent, Triggered)>,
+    troubles: Troubles,
 }
 
 /// The first index at which something stopped, and why.
@@ -109,6 +114,7 @@ impl<'a> Handler<'a> {
             drainer: lease.drainer.clone(),
             epochs: lease.record.epochs.clone(),
             matcher,
+            halted_before: lease.record.halted_on_event_id.clone(),
             types: OnceCell::new(),
             made: Mutex::default(),
         }
@@ -124,111 +130,125 @@ impl<'a> Handler<'a> {
         places: &[Place],
         finished_before: impl Fn(u64, &str) -> bool,
     ) -> Handled {
-        let mut lanes: BTreeMap<u64, Vec<Work<'_>>> = BTreeMap::new();
-        for (index, place) in places.iter().enumerate() {
-            let touched = self.matcher.touches(&place.event.event_type);
-            if touched && !finished_before(self.epochs.of(&place.sk), &place.sk) {
-                lanes.entry(lane(&place.event)).or_default().push(Work { index, place });
+        let touched = places.iter().enumerate().filter(|(_, place)| {
+            self.matcher.touches(&place.event.event_type)
+                && !finished_before(self.epochs.of(&place.sk), &place.sk)
+        });
+        let mut touched = touched.collect::<Vec<_>>().into_iter();
+        loop {
+            // Whether an event can start everything is known before anything is sent. So what comes
+            // before one that cannot is started first, and nothing after it before it is parked.
+            let mut works: Vec<Work> = Vec::new();
+            let mut troubled = None;
+            for (index, place) in touched.by_ref() {
+                match Box::pin(self.prepare(index, place)).await {
+                    Ok(work) if work.troubles.setbacks.is_empty() => works.push(work),
+                    Ok(work) => {
+                        troubled = Some(work);
+                        break;
+                    }
+                    Err(error) => {
+                        let stop = self.start_all(works).await.unwrap_or((index, Stop::Trouble(error)));
+                        return Handled::stopped(stop);
+                    }
+                }
             }
-        }
-        let stopped = Stopped::default();
-        join_all(lanes.into_values().map(|works| self.handle_lane(works, &stopped))).await;
-        match stopped.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            None => Handled { finished: places.len(), stop: None },
-            // Every lane went on up to here, so everything before is finished.
-            Some((index, stop)) => Handled { finished: index, stop: Some(stop) },
+            if let Some(stop) = self.start_all(works).await {
+                return Handled::stopped(stop);
+            }
+            let Some(work) = troubled else { return Handled { finished: places.len(), stop: None } };
+            let index = work.index;
+            match Box::pin(self.start(vec![work])).await {
+                Ok(None) => {}
+                Ok(Some(halted)) => return Handled::stopped((index, Stop::Halted(halted))),
+                Err(error) => return Handled::stopped((index, Stop::Trouble(error))),
+            }
         }
     }
 
-    async fn handle_lane(&self, works: Vec<Work<'_>>, stopped: &Stopped) {
+    /// Decides what an event starts, and plans it.
+    async fn prepare(&self, index: usize, place: &Place) -> Result<Work, DispatchError> {
+        let mut event = place.event.clone();
+        self.dispatch.timeline.restore(&mut event).await?;
+        let mut starts = Vec::new();
+        let mut troubles = Troubles::default();
+        for decision in self.matcher.decide(&event) {
+            let subscription = decision.subscription;
+            match decision.verdict {
+                Verdict::Filtered | Verdict::InVia => {}
+                Verdict::Failed { reason } => troubles.setbacks.push((subscription.clone(), reason)),
+                Verdict::Loop { .. } => troubles.loops.push(subscription.clone()),
+                Verdict::Capped { .. } => troubles.capped.push(subscription.clone()),
+                Verdict::Start { input } => match self.plan(&event, &place.sk, subscription, input).await {
+                    Ok(intent) => {
+                        let id = &subscription.subscription_id;
+                        let triggered = Triggered {
+                            event_id: event.event_id.clone(),
+                            subscription_id: id.clone(),
+                            workflow_type: subscription.workflow_type.clone(),
+                            started: intent.started.clone().unwrap_or_else(|| id.clone()),
+                        };
+                        starts.push((intent, triggered));
+                    }
+                    Err(NoPlan::Unfit(reason)) => troubles.setbacks.push((subscription.clone(), reason)),
+                    Err(NoPlan::Trouble(error)) => return Err(error),
+                },
+            }
+        }
+        Ok(Work { index, event, sk: place.sk.clone(), starts, troubles })
+    }
+
+    /// Starts side by side what belongs to different entities. Answers where it stopped, if it did.
+    async fn start_all(&self, works: Vec<Work>) -> Option<(usize, Stop)> {
+        let mut lanes: BTreeMap<u64, Vec<Work>> = BTreeMap::new();
+        for work in works {
+            lanes.entry(lane(&work.event)).or_default().push(work);
+        }
+        let stopped = Stopped::default();
+        join_all(lanes.into_values().map(|works| self.start_lane(works, &stopped))).await;
+        // Every lane went on up to there, so everything before is finished.
+        stopped.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn start_lane(&self, works: Vec<Work>, stopped: &Stopped) {
         let mut works = works.into_iter().peekable();
         while let Some(first) = works.peek().map(|work| work.index) {
             if stopped.before(first) {
                 return;
             }
-            match self.handle_some(&mut works, stopped).await {
+            match Box::pin(self.start(works.by_ref().take(BATCH).collect())).await {
                 Ok(None) => {}
-                Ok(Some((index, halted))) => return stopped.at(index, Stop::Halted(halted)),
+                Ok(Some(halted)) => return stopped.at(first, Stop::Halted(halted)),
                 Err(trouble) => return stopped.at(first, Stop::Trouble(trouble)),
             }
         }
     }
 
-    /// Takes as many events as go together: starts them all, and then looks at what went wrong with
-    /// the last of them, if anything did.
-    async fn handle_some(
-        &self,
-        works: &mut impl Iterator<Item = Work<'_>>,
-        stopped: &Stopped,
-    ) -> Result<Option<(usize, Halted)>, DispatchError> {
-        let mut intents: Vec<Intent> = Vec::new();
-        let mut starts: Vec<Triggered> = Vec::new();
-        let mut taken = 0;
-        let mut troubled = None;
-        for work in works.by_ref() {
-            if stopped.before(work.index) {
-                break;
-            }
-            taken += 1;
-            let mut event = work.place.event.clone();
-            self.dispatch.timeline.restore(&mut event).await?;
-            let mut plan = Plan::default();
-            for decision in self.matcher.decide(&event) {
-                let subscription = decision.subscription;
-                let (id, workflow_type) = (&subscription.subscription_id, &subscription.workflow_type);
-                match decision.verdict {
-                    Verdict::Filtered | Verdict::InVia => {}
-                    Verdict::Failed { reason } => plan.setbacks.push((subscription, reason)),
-                    Verdict::Loop { .. } => plan.loops.push(subscription),
-                    Verdict::Capped { .. } => plan.capped.push(subscription),
-                    Verdict::Start { input } => {
-                        match self.plan(&event, &work.place.sk, subscription, input).await {
-                            Ok(intent) => {
-                                starts.push(Triggered {
-                                    event_id: event.event_id.clone(),
-                                    subscription_id: id.clone(),
-                                    workflow_type: workflow_type.clone(),
-                                    started: intent.started.clone().unwrap_or_else(|| id.clone()),
-                                });
-                                intents.push(intent);
-                            }
-                            Err(NoPlan::Unfit(reason)) => plan.setbacks.push((subscription, reason)),
-                            Err(NoPlan::Trouble(error)) => return Err(error),
-                        }
-                    }
-                }
-            }
-            if !plan.is_plain() {
-                troubled = Some((work, event, plan));
-                break;
-            }
-            if taken == BATCH {
-                break;
+    /// Claims and sends the starts of some events together, and then deals with what went wrong.
+    async fn start(&self, works: Vec<Work>) -> Result<Option<Halted>, DispatchError> {
+        // Two starts of one batch may have the same idempotency key: the second finds the claim of the first.
+        let (mut first, mut again): (Vec<&(Intent, Triggered)>, Vec<Intent>) = (Vec::new(), Vec::new());
+        for start in works.iter().flat_map(|work| &work.starts) {
+            match first.iter().any(|(other, _)| other.key == start.0.key) {
+                true => again.push(start.0.clone()),
+                false => first.push(start),
             }
         }
-        // Two events of one batch may have the same idempotency key.
-        let (mut first, mut again) = (Vec::new(), Vec::new());
-        for (position, intent) in intents.iter().enumerate() {
-            let repeated = intents[..position].iter().any(|other| other.key == intent.key);
-            if repeated { again.push(intent.clone()) } else { first.push((position, intent.clone())) }
-        }
-        let (positions, first): (Vec<usize>, Vec<Intent>) = first.into_iter().unzip();
-        let claimed = self.dispatch.carry_out(&first).await?;
+        let intents: Vec<Intent> = first.iter().map(|(intent, _)| intent.clone()).collect();
+        let claimed = self.dispatch.carry_out(&intents).await?;
         self.dispatch.carry_out(&again).await?;
-        let new: Vec<Triggered> = positions
-            .into_iter()
-            .zip(claimed)
-            .filter(|(_, claimed)| matches!(claimed, Claimed::New))
-            .map(|(position, _)| starts[position].clone())
-            .collect();
+        let new = first.iter().zip(claimed).filter(|(_, claimed)| matches!(claimed, Claimed::New));
+        let new = new.map(|((_, triggered), _)| triggered.clone());
         self.made.lock().unwrap_or_else(PoisonError::into_inner).triggered.extend(new);
-        match troubled {
-            None => Ok(None),
-            Some((work, event, plan)) => {
-                let halted = self.troubles(&event, &work.place.sk, plan).await?;
-                Ok(halted.map(|halted| (work.index, halted)))
+        let mut halted = None;
+        for work in &works {
+            if self.halted_before.as_ref() == Some(&work.event.event_id) {
+                self.no_longer_retrying(work).await?;
             }
+            let stop = Box::pin(self.deal_with(work)).await?;
+            halted = halted.or(stop);
         }
+        Ok(halted)
     }
 
     async fn plan(
@@ -257,15 +277,23 @@ impl<'a> Handler<'a> {
         About { drainer: &self.drainer, epoch: self.epochs.of(sk), subscription, event, sk }
     }
 
+    /// What did not start before has started now.
+    async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
+        for (_, triggered) in &work.starts {
+            let about = self.about(&work.event, &work.sk, &triggered.subscription_id);
+            self.dispatch.no_longer_retrying(about).await?;
+        }
+        Ok(())
+    }
+
     /// Parks, retries, tells. Answers whether the drain stops before this event.
-    async fn troubles(
-        &self,
-        event: &Event,
-        sk: &str,
-        plan: Plan<'_>,
-    ) -> Result<Option<Halted>, DispatchError> {
+    async fn deal_with(&self, work: &Work) -> Result<Option<Halted>, DispatchError> {
+        let Work { event, sk, troubles, .. } = work;
+        if troubles.are_none() {
+            return Ok(None);
+        }
         let mut alerts = Vec::new();
-        for subscription in plan.loops {
+        for subscription in &troubles.loops {
             let about = self.about(event, sk, &subscription.subscription_id);
             let reason =
                 format!("{MAX_VIA} subscriptions have led here already: {}", event.context.via.join(", "));
@@ -274,11 +302,11 @@ impl<'a> Handler<'a> {
             alerts.extend(told);
             self.dispatch.park(about, subscription, ParkedBecause::Loop, reason).await?;
         }
-        if !plan.capped.is_empty() {
-            alerts.extend(self.cap(event, sk, &plan.capped).await?);
+        if !troubles.capped.is_empty() {
+            alerts.extend(self.cap(event, sk, &troubles.capped).await?);
         }
         let mut halted = None;
-        for (subscription, reason) in plan.setbacks {
+        for (subscription, reason) in &troubles.setbacks {
             let about = self.about(event, sk, &subscription.subscription_id);
             let reason = reason.chars().take(MAX_REASON).collect();
             let stop = self.dispatch.setback(about, subscription, reason, &mut alerts).await?;
@@ -293,7 +321,7 @@ impl<'a> Handler<'a> {
         &self,
         event: &Event,
         sk: &str,
-        capped: &[&Subscription],
+        capped: &[Subscription],
     ) -> Result<Option<ControlKey>, DispatchError> {
         let about = self.about(event, sk, "");
         let ids: Vec<&Name> = capped.iter().map(|subscription| &subscription.subscription_id).collect();
@@ -324,15 +352,21 @@ impl<'a> Handler<'a> {
 
 /// What is wrong with an event's starts.
 #[derive(Default)]
-struct Plan<'s> {
-    setbacks: Vec<(&'s Subscription, String)>,
-    loops: Vec<&'s Subscription>,
-    capped: Vec<&'s Subscription>,
+struct Troubles {
+    setbacks: Vec<(Subscription, String)>,
+    loops: Vec<Subscription>,
+    capped: Vec<Subscription>,
 }
 
-impl Plan<'_> {
-    fn is_plain(&self) -> bool {
+impl Troubles {
+    fn are_none(&self) -> bool {
         self.setbacks.is_empty() && self.loops.is_empty() && self.capped.is_empty()
+    }
+}
+
+impl Handled {
+    fn stopped((finished, stop): (usize, Stop)) -> Self {
+        Self { finished, stop: Some(stop) }
     }
 }
 

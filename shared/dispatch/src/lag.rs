@@ -72,11 +72,17 @@ impl Dispatch {
             .first()
             .filter(|place| place.sk <= settled)
             .map_or(0, |place| now.get().saturating_sub(place.event.timestamp.get()));
-        let moving = record.moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
+        let moved_at = record.moved_at.or(record.created_at);
+        let moving = moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
+        // One with a schedule of its own is behind by that much and works as it should.
+        let every =
+            self.drainers.iter().find(|drainer| drainer.id == drainer_id).and_then(|drainer| drainer.every);
+        let allowed =
+            STALL_MS + every.map_or(0, |every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX / 2));
         Ok(DrainerState {
             drainer_id,
             lag_ms,
-            stalled: lag_ms > STALL_MS && !moving,
+            stalled: lag_ms > allowed && !moving,
             epoch: record.epochs.latest(),
             cursor: record.cursor,
             last_event_id: record.last_event_id,

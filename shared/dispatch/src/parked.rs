@@ -173,6 +173,20 @@ impl Dispatch {
         }
     }
 
+    /// Takes away the record of a start that was still being retried.
+    pub(crate) async fn no_longer_retrying(&self, about: About<'_>) -> Result<(), DispatchError> {
+        let delete = self
+            .control
+            .delete(&keys::parked_start(&about.event.tenant_id, &id(&about)))
+            .condition_expression("#state = :retrying")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":retrying", text("retrying"));
+        match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
+            Err(error) if error.fault == Fault::Conflict => Ok(()),
+            other => Ok(other.map(|_| ())?),
+        }
+    }
+
     /// Parks a start at once: nothing about it will be different the next time.
     pub(crate) async fn park(
         &self,

@@ -2,18 +2,20 @@
 //! is written, and every change of a subscription is counted in its drainer's record, so that
 //! a pass knows without a request whether what it compiled is still true.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use aws_sdk_dynamodb::types::{ReturnValue, TransactWriteItem};
 use ledgerline_event::{Event, Invalid, Kind, Millis, Name, keys::moment};
 use ledgerline_ledger::{
-    StoreError, check_storable,
+    Fault, StoreError, check_storable,
     control::{
         keys::{self, ControlKey},
         read,
     },
 };
-use ledgerline_subscription::{Kind as WorkflowKind, OnFailure, Subscription, WorkflowType};
+use ledgerline_subscription::{
+    Kind as WorkflowKind, OnFailure, Subscription, WorkflowType, reserved_beginning,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -26,6 +28,11 @@ use crate::{
 
 /// The longest record, as JSON: an item has 400 KB.
 const MAX_BYTES: usize = 300_000;
+
+/// Attempts at a transaction that another write is in the way of.
+const TRANSACTION_ATTEMPTS: u32 = 6;
+/// So many events are looked at for one that is not the system's own.
+const LOOKED_BACK: usize = 50;
 
 /// A subscription to be. What is left out has its usual value.
 #[derive(Clone, Debug, Deserialize)]
@@ -207,7 +214,7 @@ impl Dispatch {
             .update_for_transaction(&keys::drain(tenant, drainer))
             .update_expression(
                 "SET subscriptions = if_not_exists(subscriptions, :zero) + :one, \
-                 #cursor = if_not_exists(#cursor, :begin), createdAt = if_not_exists(createdAt, :now)",
+                 #cursor = if_not_exists(#cursor, :begin), fence = if_not_exists(fence, :zero), createdAt = if_not_exists(createdAt, :now)",
             )
             .expression_attribute_names("#cursor", "cursor")
             .expression_attribute_values(":zero", number(0))
@@ -235,11 +242,20 @@ impl Dispatch {
         for write in writes {
             transaction = transaction.transact_items(write);
         }
-        transaction
-            .send()
-            .await
-            .map(|_| ())
-            .map_err(|error| StoreError::new("TransactWriteItems", error).into())
+        let mut attempt = 1;
+        loop {
+            let sent = transaction.clone().send().await;
+            let Err(error) = sent.map_err(|error| StoreError::new("TransactWriteItems", error)) else {
+                return Ok(());
+            };
+            // A drain writes the same record all the time: that passes. A condition that does not hold stays so.
+            let passing = error.fault == Fault::Conflict && error.message.contains("TransactionConflict");
+            if !passing || attempt == TRANSACTION_ATTEMPTS {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_millis(10 << attempt)).await;
+            attempt += 1;
+        }
     }
 
     /// Registers a workflow type, or replaces it.
@@ -309,10 +325,20 @@ impl Dispatch {
         Ok(matches!(claimed[..], [Claimed::New]).then_some(intent.started).flatten())
     }
 
-    /// The newest event of a tenant.
+    /// The newest event of a tenant; one of the system's own only if there is no other among the newest.
     pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, DispatchError> {
-        let Some(sk) = self.timeline.before(tenant, &moment(Millis::MAX)).await? else { return Ok(None) };
-        Ok(self.timeline.at(tenant, &sk).await?)
+        let mut place = moment(Millis::MAX);
+        let mut newest = None;
+        for _ in 0..LOOKED_BACK {
+            let Some(sk) = self.timeline.before(tenant, &place).await? else { break };
+            let event = self.timeline.at(tenant, &sk).await?;
+            if event.as_ref().is_some_and(|event| reserved_beginning(&event.event_type).is_none()) {
+                return Ok(event);
+            }
+            newest = newest.or(event);
+            place = sk;
+        }
+        Ok(newest)
     }
 
     /// The event with this id.

@@ -29,7 +29,13 @@ impl Dispatch {
         let event = self.timeline.at(tenant, &parked.event_place).await?.ok_or_else(|| {
             DispatchError::Refused(format!("the event {} is no longer in the ledger", parked.event_id))
         })?;
-        let subscription = self.subscription(tenant, &parked.subscription_id).await?;
+        let subscription = match self.subscription(tenant, &parked.subscription_id).await {
+            Err(DispatchError::Unknown { id, .. }) => {
+                return Err(DispatchError::Refused(format!("the subscription {id} is gone: drop the start")));
+            }
+            other => other?,
+        };
+        let wanted = subscription.workflow_type.clone();
         let matcher = Matcher::new(vec![subscription]);
         let input = match matcher.decide_one(&parked.subscription_id, &event) {
             Some(Verdict::Start { input } | Verdict::Loop { input } | Verdict::Capped { input }) => input,
@@ -40,11 +46,8 @@ impl Dispatch {
             }
         };
         let types = self.types_of(tenant).await?;
-        let Some(workflow_type) = matcher
-            .get(&parked.subscription_id)
-            .and_then(|subscription| types.get(&subscription.workflow_type))
-        else {
-            let reason = format!("the workflow type `{}` is not registered", parked.workflow_type);
+        let Some(workflow_type) = types.get(&wanted) else {
+            let reason = format!("the workflow type `{wanted}` is not registered");
             return self.failed_again(tenant, parked, reason).await;
         };
         let origin = Origin {

@@ -76,16 +76,16 @@ impl Dispatch {
 
     /// The first place at or after `to`, and the cursor just before it.
     async fn point(&self, tenant: &Name, to: &str) -> Result<(String, String), DispatchError> {
-        let looks_like_time =
-            to.parse::<u64>().is_ok() || to.get(..4).is_some_and(|year| year.parse::<u16>().is_ok());
-        if looks_like_time {
-            let time = Millis::parse("to", to)?;
+        if let Ok(time) = Millis::parse("to", to) {
             if time > self.now() {
                 return Err(Invalid::new("to", format!("{} lies in the future", time.to_rfc3339())).into());
             }
             return Ok((moment(time), moment(time)));
         }
         let Some(sk) = self.timeline.find(tenant, to).await? else {
+            if to.parse::<u64>().is_ok() {
+                Millis::parse("to", to)?;
+            }
             let reason =
                 format!("`{to}` is neither a time (13 digits or RFC 3339) nor an event of this tenant");
             return Err(Invalid::new("to", reason).into());

@@ -8,7 +8,7 @@ use ledgerline_ledger::{
     EmitError, Emitter,
     control::keys::{self, ControlKey},
 };
-use ledgerline_subscription::{Kind as WorkflowKind, WorkflowType, fill, reserved_beginning};
+use ledgerline_subscription::{Kind as WorkflowKind, WorkflowType, fill};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -122,14 +122,7 @@ impl Dispatch {
             }
             WorkflowKind::Send { .. } => {
                 let name = workflow_type.target();
-                if let Some(beginning) = reserved_beginning(name) {
-                    let reason =
-                        format!("`{name}` cannot be sent: `{beginning}…` are the system's own events");
-                    return Err(NoPlan::Unfit(reason));
-                }
-                let criteria = workflow_type
-                    .match_of(&input)
-                    .map_err(|reason| NoPlan::Unfit(format!("match: {reason}")))?;
+                let criteria = workflow_type.match_of(&input).map_err(NoPlan::Unfit)?;
                 let id = self.new_event_id();
                 let sent = json!({
                     "eventName": name,

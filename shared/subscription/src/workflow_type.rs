@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    glob::reserved_beginning,
     mapper::Recipes,
     path::Path,
     row::Input,
@@ -101,6 +102,12 @@ impl WorkflowType {
             }
             Kind::Run { .. } => Ok(()),
             Kind::Send { r#match, .. } => {
+                let name = self.target();
+                if let Some(beginning) = reserved_beginning(name) {
+                    let reason =
+                        format!("`{name}` cannot be sent: `{beginning}…` are the system's own events");
+                    return Err(Invalid::new("event", reason));
+                }
                 let recipes = r#match.as_ref().map(Recipes::over_input).transpose();
                 recipes.map(drop).map_err(|reason| Invalid::new("match", reason))
             }
