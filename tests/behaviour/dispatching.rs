@@ -192,3 +192,37 @@ async fn what_was_saved_before_a_restart_is_started_after_it() {
     assert_eq!(starts(&world).await, BTreeMap::from([("e1".into(), 1)]));
     world.local.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_an_earlier_version_gets_the_index_that_it_lacks() {
+    use aws_sdk_dynamodb::types::{
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let embedded = ledgerline_embedded::Embedded::start(ledgerline_embedded::Options {
+        data: Some(folder.path().to_owned()),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
+    let clients = ledgerline_ledger::Clients::at_endpoint(&embedded.endpoint(), "us-east-1");
+    let mut create =
+        clients.dynamo.create_table().table_name("control-local").billing_mode(BillingMode::PayPerRequest);
+    for (attribute, kind) in [("PK", KeyType::Hash), ("SK", KeyType::Range)] {
+        let definition = AttributeDefinition::builder().attribute_name(attribute);
+        create = create
+            .attribute_definitions(definition.attribute_type(ScalarAttributeType::S).build().unwrap())
+            .key_schema(
+                KeySchemaElement::builder().attribute_name(attribute).key_type(kind).build().unwrap(),
+            );
+    }
+    create.send().await.unwrap();
+    embedded.stop().await;
+    for _ in 0..2 {
+        let local = ledgerline::local::Local::start(ledgerline::local::LocalOptions::new(folder.path()))
+            .await
+            .unwrap();
+        local.dispatch.sweep(None).await.unwrap();
+        local.stop().await;
+    }
+}

@@ -2,8 +2,9 @@
 
 use anyhow::Context;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
-    ProjectionType, ScalarAttributeType, TimeToLiveSpecification,
+    AttributeDefinition, BillingMode, CreateGlobalSecondaryIndexAction, GlobalSecondaryIndex,
+    GlobalSecondaryIndexUpdate, KeySchemaElement, KeyType, Projection, ProjectionType, ScalarAttributeType,
+    TimeToLiveSpecification,
 };
 use aws_sdk_eventbridge::types::{DeadLetterConfig, Target};
 use aws_sdk_sqs::types::QueueAttributeName;
@@ -102,10 +103,10 @@ async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow
         request = request.attribute_definitions(definition);
     }
     request =
-        request.set_global_secondary_indexes(Some(indexes.into_iter().map(|plan| plan.index).collect()));
+        request.set_global_secondary_indexes(Some(indexes.iter().map(|plan| plan.index.clone()).collect()));
     match request.send().await.map_err(|error| StoreError::new("CreateTable", error)) {
-        Err(error) if error.fault != Fault::Conflict => return Err(error.into()),
-        _ => {}
+        Err(error) if error.fault == Fault::Conflict => add_missing(clients, name, &indexes).await?,
+        other => drop(other?),
     }
     // Each time: an earlier start may have ended between the two.
     let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()?;
@@ -114,6 +115,39 @@ async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow
         Err(error) if !error.message.contains("already enabled") => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// A folder of an earlier version may lack an index.
+async fn add_missing(clients: &Clients, name: &str, indexes: &[IndexPlan]) -> anyhow::Result<()> {
+    let table = clients.dynamo.describe_table().table_name(name).send().await;
+    let table = table
+        .map_err(|error| StoreError::new("DescribeTable", error))?
+        .table
+        .unwrap_or_else(|| aws_sdk_dynamodb::types::TableDescription::builder().build());
+    let there = |plan: &&IndexPlan| {
+        table
+            .global_secondary_indexes()
+            .iter()
+            .any(|index| index.index_name() == Some(plan.index.index_name()))
+    };
+    for plan in indexes.iter().filter(|plan| !there(plan)) {
+        let create = CreateGlobalSecondaryIndexAction::builder()
+            .index_name(plan.index.index_name())
+            .set_key_schema(Some(plan.index.key_schema().to_vec()))
+            .set_projection(plan.index.projection().cloned())
+            .build()?;
+        let mut update = clients
+            .dynamo
+            .update_table()
+            .table_name(name)
+            .global_secondary_index_updates(GlobalSecondaryIndexUpdate::builder().create(create).build());
+        for (attribute, kind) in &plan.attributes {
+            let definition = AttributeDefinition::builder().attribute_name(*attribute);
+            update = update.attribute_definitions(definition.attribute_type(kind.clone()).build()?);
+        }
+        update.send().await.map_err(|error| StoreError::new("UpdateTable", error))?;
+    }
+    Ok(())
 }
 
 async fn make_queue(clients: &Clients, queue: &QueueWiring) -> anyhow::Result<()> {
