@@ -30,7 +30,7 @@ const TENANT: &str = "t";
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const DRAINERS: [&str; 2] = ["workflow_runner", "timeline"];
 /// From this step on all goes well.
-const TROUBLE_ENDS: u64 = 300;
+const TROUBLE_ENDS: u64 = 240;
 
 /// What a subscription wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,12 +62,14 @@ impl Subscribed {
     }
 }
 
-fn events(random: &mut Rng) -> Vec<Admitted> {
+/// In a `storm` everything is a day late, so that the late lane is what it is all about.
+fn events(random: &mut Rng, storm: bool) -> Vec<Admitted> {
     let count = random.usize(3..14);
     (0..count)
         .map(|n| {
             // Many within a few seconds around the beginning, where horizons and cursors are.
             let time = match random.u8(..4) {
+                _ if storm => BEGINNING - DAY_MS + random.u64(..10_000),
                 0 => BEGINNING - random.u64(..DAY_MS),
                 1 => BEGINNING - random.u64(..50),
                 _ => BEGINNING + random.u64(..20_000),
@@ -264,7 +266,8 @@ async fn history(store: &Store, seed: u64) {
         processes.push((process(store, &simulation, skew), skew));
     }
     let subscribed = subscribe(&processes[0].0, &mut random).await;
-    let mut waiting = events(&mut random);
+    let storm = random.u8(..3) == 0;
+    let mut waiting = events(&mut random, storm);
     let known =
         waiting.iter().map(|admitted| (admitted.keys.sk().to_owned(), admitted.event.clone())).collect();
     let mut ledger = Ledger {
@@ -289,8 +292,9 @@ async fn history(store: &Store, seed: u64) {
         }
         steps += 1;
         // Savers.
-        while !waiting.is_empty() && simulation.live() < 4 && (calm || random.u8(..4) == 0) {
-            let batch = waiting.split_off(waiting.len() - random.usize(1..=waiting.len().min(4)));
+        let (savers, largest) = if storm { (7, 1) } else { (4, 4) };
+        while !waiting.is_empty() && simulation.live() < savers && (calm || random.u8(..4) == 0) {
+            let batch = waiting.split_off(waiting.len() - random.usize(1..=waiting.len().min(largest)));
             let actor = format!("saver-{}", delivered.len());
             delivered.insert(actor.clone(), batch.clone());
             let (saver, told, clock) =
@@ -301,7 +305,8 @@ async fn history(store: &Store, seed: u64) {
             });
         }
         // Drains, sweeps and rewinds.
-        if !calm && simulation.live() < 5 && random.u8(..12) == 0 {
+        let drains = if storm { 9 } else { 5 };
+        if !calm && simulation.live() < drains && random.u8(..12) == 0 {
             started += 1;
             let which = random.usize(..processes.len());
             let dispatch = processes[which].0.clone();
@@ -464,5 +469,5 @@ async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>) {
 
 #[test]
 fn whatever_is_acknowledged_is_started_once_per_epoch_or_parked() {
-    histories(200, history);
+    histories(300, history);
 }
