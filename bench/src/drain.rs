@@ -199,10 +199,13 @@ impl Bench {
         let many = visit(PAGES * PAGE)?;
         self.put(&tenant, self.first.plus(AGE_MS / 2), PAGE - 1)?;
         let fewer = visit(PAGE - 1)?;
+        self.put(&tenant, self.first.plus(AGE_MS / 2 + PAGE as u64), PAGE)?;
+        let one = visit(PAGE)?;
         let each = (many - nothing) / PAGES as f64;
         report.figure("requests per page of 500 that match nothing", each, "", Goal::AtMost(3.0));
         report.figure("requests of a visit that finds nothing", nothing, "", Goal::None);
         report.figure("requests of a visit that finds 499 events, none matching", fewer, "", Goal::None);
+        report.figure("requests of a visit that finds 500 events, none matching", one, "", Goal::None);
         report.figure("requests of a visit that finds 5,000 events, none matching", many, "", Goal::None);
         Ok(())
     }

@@ -211,7 +211,15 @@ impl<'s> Simulation<'s> {
         let free = |flight: &Flight| self.actors[flight.actor].paused.is_none();
         let waiting: Vec<usize> =
             (0..self.network.len()).filter(|position| free(&self.network[*position])).collect();
-        if let Some(position) = self.random.choice(waiting) {
+        let slow = |position: &usize| {
+            faults.slow.is_some_and(|about| self.network[*position].call.about.contains(about))
+        };
+        let prompt: Vec<usize> = waiting.iter().copied().filter(|position| !slow(position)).collect();
+        let picked = match prompt.is_empty() || self.random.u8(..20) == 0 {
+            true => self.random.choice(waiting),
+            false => self.random.choice(prompt),
+        };
+        if let Some(position) = picked {
             let flight = self.network.remove(position);
             self.decide(flight, faults);
             self.run_actors();

@@ -26,7 +26,12 @@ pub(crate) struct Faults {
     pub(crate) refuse_entry: f64,
     /// A query or scan that sets no limit ends its page after a few items.
     pub(crate) short_page: f64,
+    /// Requests about this are picked last, mostly: what must not be slow is found by making it slow.
+    pub(crate) slow: Option<&'static str>,
 }
+
+/// What a history may be slow with.
+const SLOW: [&str; 5] = ["LATE#", "DRAIN#", "CLAIM#", "DIRTY", "TENANT#"];
 
 /// What becomes of the request that was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,7 @@ impl Faults {
 
     /// Another mixture for each history: most have a few kinds of trouble, so that each also occurs alone.
     pub(crate) fn random(random: &mut Rng) -> Self {
+        let slow = random.bool().then(|| SLOW[random.usize(..SLOW.len())]);
         let mut up_to = |most: f64| if random.bool() { 0.0 } else { most * random.f64() };
         Self {
             fail: up_to(0.2),
@@ -60,6 +66,7 @@ impl Faults {
             jump: up_to(0.02),
             refuse_entry: up_to(0.2),
             short_page: up_to(0.8),
+            slow,
         }
     }
 
