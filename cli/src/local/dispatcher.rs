@@ -1,17 +1,15 @@
 //! The dispatcher of local mode: the gateway sees every write and wakes it in the stream's stead.
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
+use ledgerline_dispatch::{Dispatch, Swept};
 use ledgerline_embedded::{Call, Hook, Moment, Service, Verdict};
 use ledgerline_event::{Millis, Name, keys::parse_pk};
 use ledgerline_ledger::{Clock, Names, control::keys};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+
+use super::visits::Visits;
 
 /// Tenants that have something new.
 pub(super) type WakeUps = mpsc::UnboundedReceiver<Name>;
@@ -51,8 +49,8 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<Name> {
             .then(|| parse_pk(&text(item, "PK")?).ok().map(str::to_owned))
             .flatten()
     };
-    // A change of a subscription, or a rewind, puts a mark in its transaction. A drainer's own mark is a
-    // put of its own and must not wake the drainer that put it.
+    // A change of a subscription, or a rewind, marks in its transaction. A drainer's own mark is a request
+    // of its own and must not wake the drainer that made it.
     let mark = |table: &Value, item: &Value| {
         let is_mark = table.as_str() == Some(control) && text(item, "PK").as_deref() == Some(keys::DIRTY);
         let sk = text(item, "SK").filter(|_| is_mark)?;
@@ -60,8 +58,8 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<Name> {
     };
     let single = event(&body["TableName"], &body["Item"]);
     let transaction = body["TransactItems"].as_array().into_iter().flatten().flat_map(|write| {
-        let put = &write["Put"];
-        [event(&put["TableName"], &put["Item"]), mark(&put["TableName"], &put["Item"])]
+        let (put, update) = (&write["Put"], &write["Update"]);
+        [event(&put["TableName"], &put["Item"]), mark(&update["TableName"], &update["Key"])]
     });
     let batch = body["RequestItems"][events].as_array().into_iter().flatten();
     let batch = batch.map(|write| event(&Value::from(events), &write["PutRequest"]["Item"]));
@@ -77,64 +75,48 @@ pub(super) async fn run(
     sweep_every: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let mut visits = Visits::default();
     // Nobody else can be draining this folder: a lease from before belonged to a process that is gone.
     let first = dispatch.clone();
-    let begun = alone(async move {
+    visits.sweep(async move {
         first.break_leases().await?;
         first.sweep(None).await?;
         first.visit_everybody(None).await
     });
     let mut again = Again::default();
-    if let Some(swept) = begun.await {
-        again.note(swept.again, swept.again_at, &clock);
-    }
     let mut sweep = tokio::time::interval(sweep_every);
     sweep.tick().await;
     loop {
-        let woken = tokio::select! {
+        let next = tokio::select! {
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
             tenant = wake_ups.recv() => match tenant {
-                Some(tenant) => Some(BTreeSet::from([tenant])),
+                Some(tenant) => Next::Visit(BTreeSet::from([tenant])),
                 None => return,
             },
-            () = again.due() => Some(again.take()),
-            _ = sweep.tick() => None,
+            ended = visits.ended(&dispatch) => Next::Ended(ended),
+            () = again.due() => Next::Visit(again.take()),
+            _ = sweep.tick() => Next::Sweep,
         };
-        let Some(mut woken) = woken else {
-            let dispatch = dispatch.clone();
-            if let Some(swept) = alone(async move { dispatch.sweep(None).await }).await {
-                again.note(swept.again, swept.again_at, &clock);
+        match next {
+            Next::Visit(tenants) => tenants.into_iter().for_each(|tenant| visits.visit(&dispatch, tenant)),
+            Next::Sweep => {
+                let dispatch = dispatch.clone();
+                visits.sweep(async move { dispatch.sweep(None).await });
             }
-            continue;
-        };
-        while let Ok(tenant) = wake_ups.try_recv() {
-            woken.insert(tenant);
+            Next::Ended((_, Some(swept))) => again.note(swept.again, swept.again_at, &clock),
+            Next::Ended((tenant, None)) => {
+                again.note(tenant.into_iter().collect(), Some(clock().plus(1_000)), &clock);
+            }
         }
-        let began = Instant::now();
-        let (dispatch, tenants) = (dispatch.clone(), woken.clone());
-        match alone(async move { dispatch.wake(tenants, None).await }).await {
-            Some(swept) => again.note(swept.again, swept.again_at, &clock),
-            None => again.note(woken, Some(clock().plus(1_000)), &clock),
-        }
-        // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
-        tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
     }
 }
 
-/// Runs in a task of its own: a panic ends this visit and nothing more.
-async fn alone(work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static) -> Option<Swept> {
-    match tokio::spawn(work).await {
-        Ok(Ok(swept)) => Some(swept),
-        Ok(Err(error)) => {
-            tracing::error!(%error, "the dispatcher could not finish; it comes back to it");
-            None
-        }
-        Err(error) => {
-            tracing::error!(%error, "the dispatcher crashed; it comes back to it");
-            None
-        }
-    }
+/// What the dispatcher does next.
+enum Next {
+    Visit(BTreeSet<Name>),
+    Ended((Option<Name>, Option<Swept>)),
+    Sweep,
 }
 
 /// Whom to visit again, and when.

@@ -5,6 +5,7 @@ mod dispatcher;
 mod functions;
 mod provision;
 mod state;
+mod visits;
 mod wiring;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -19,12 +19,16 @@ use ledgerline_ledger::{
     },
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::{Dispatch, DispatchError, LEASE_MS, Queue, record::text};
+use crate::{
+    Dispatch, DispatchError, LEASE_MS, Queue,
+    record::{number, text},
+};
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
 const INLINE_BYTES: usize = 100_000;
+/// How long a claim that could not be finished waits for the next attempt.
+const POSTPONED_MS: u64 = 5 * 60_000;
 
 /// What a claim will send, exactly.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,7 +50,16 @@ pub(crate) struct Message {
     pub(crate) queue: Queue,
     /// Whose it is: queues are fair between groups.
     pub(crate) group: String,
-    pub(crate) body: Value,
+    /// JSON, as it will be sent.
+    pub(crate) body: String,
+}
+
+impl Effects {
+    /// How much has to be held and sent.
+    pub(crate) fn size(&self) -> usize {
+        let messages: usize = self.messages.iter().map(|message| message.body.len()).sum();
+        self.events.iter().map(SealedEvent::size).sum::<usize>() + messages
+    }
 }
 
 /// A claim as it is stored.
@@ -145,6 +158,28 @@ impl Dispatch {
             ttl,
         };
         Ok(matches!(self.put_claim(key, &claim).await?, Claimed::New))
+    }
+
+    /// Whether an operator has given the start up.
+    pub(crate) async fn is_dropped(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        let claim: Option<Claim> = self.control.get(key).await?;
+        Ok(claim.is_some_and(|claim| claim.state == ClaimState::Dropped))
+    }
+
+    /// Comes back to a claim later: those behind it must not wait for it.
+    pub(crate) async fn postpone(&self, key: &ControlKey) -> Result<(), DispatchError> {
+        let update = self
+            .control
+            .update(key)
+            .update_expression("SET dueAt = :later")
+            .condition_expression("#state = :pending")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":pending", text("pending"))
+            .expression_attribute_values(":later", number(self.now().plus(POSTPONED_MS).get()));
+        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
+            Err(error) if error.fault == ledgerline_ledger::Fault::Conflict => Ok(()),
+            other => Ok(other.map(|_| ())?),
+        }
     }
 
     async fn put_claim(&self, key: &ControlKey, claim: &Claim) -> Result<Claimed, DispatchError> {

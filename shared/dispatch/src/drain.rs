@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     Dispatch, DispatchError, Halted, SETTLE_MS, Triggered,
-    handle::{Handled, Handler, Stop},
+    handle::{Handled, Handler, Made, Stop},
     memory::Memory,
     record::{Acquired, Lease, Progress, Then, Written, text},
 };
@@ -109,8 +109,8 @@ impl Dispatch {
             drained.halted_on_event_id = end.progress.halted.as_ref().map(|halted| halted.event_id.clone());
             drained.again_at = end.again_at;
             if end.lost {
-                // Whoever has the lease now goes on from what was written.
-                drained.again_at = None;
+                // Whoever has the lease now goes on from what was written. A mark stays until they are done.
+                drained.again_at = Some(self.now().plus(SETTLE_MS));
                 return Ok(());
             }
             if end.again_at.is_some() {
@@ -146,23 +146,13 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> PassEnd {
         let mut end = PassEnd { progress: Progress::default(), again_at: None, trouble: None, lost: false };
-        let matcher = match self.matcher(lease).await {
-            Ok(matcher) => matcher,
-            Err(error) => {
-                end.progress.trouble = Some(error.to_string());
-                end.trouble = Some(error.into());
-                end.again_at = Some(self.now());
-                return end;
-            }
-        };
-        let handler = Handler::new(self, lease, &matcher);
         let mut memory = self.remembered(lease);
-        if let Err(error) = self.time_line(lease, &handler, &mut memory, deadline, &mut end, drained).await {
+        if let Err(error) = self.time_line(lease, &mut memory, deadline, &mut end, drained, alerts).await {
             end.trouble = Some(error);
         }
         if !end.lost
             && end.trouble.is_none()
-            && let Err(error) = self.late_lane(lease, &handler, deadline, &mut end, drained).await
+            && let Err(error) = self.late_lane(lease, deadline, &mut end, drained, alerts).await
         {
             end.trouble = Some(error);
         }
@@ -171,9 +161,6 @@ impl Dispatch {
             end.again_at = Some(self.now());
             end.progress.trouble = Some(trouble.to_string());
         }
-        let made = handler.made();
-        drained.triggered.extend(made.triggered);
-        alerts.extend(made.alerts);
         if !end.lost {
             let cursor = end.progress.cursor.as_ref().unwrap_or(&lease.record.cursor);
             self.remember(lease, cursor, memory);
@@ -184,25 +171,30 @@ impl Dispatch {
     async fn time_line(
         &self,
         lease: &mut Lease,
-        handler: &Handler<'_>,
         memory: &mut Memory,
         deadline: Option<Instant>,
         end: &mut PassEnd,
         drained: &mut Drained,
+        alerts: &mut Vec<ControlKey>,
     ) -> Result<(), DispatchError> {
         let mut position = lease.record.cursor.clone();
         loop {
             let (places, more) = self.timeline.after(&lease.tenant, &position, PAGE).await?;
             let Some(last) = places.last() else { return Ok(()) };
             position = last.sk.clone();
-            let handled =
-                self.holding(lease, handler.handle(&places, |epoch, sk| memory.has(epoch, sk))).await;
+            // Anew for each page: whoever changes a subscription or a type need not wait for a backlog.
+            let matcher = self.matcher(lease).await?;
+            let handler = Handler::new(self, lease, &matcher);
+            let work = handler.handle(&places, |epoch, sk| memory.has(epoch, sk), deadline);
+            let handled = self.holding(lease, work).await;
+            let epochs = handler.epochs.clone();
+            handler.made().note(drained, alerts);
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
             };
             for place in &places[..finished] {
-                let epoch = handler.epochs.of(&place.sk);
+                let epoch = epochs.of(&place.sk);
                 drained.processed += u64::from(!memory.has(epoch, &place.sk));
                 if place.sk <= lease.horizons.main {
                     end.progress.cursor = Some(place.sk.clone());
@@ -215,6 +207,10 @@ impl Dispatch {
             }
             match stop {
                 Some(Stop::Trouble(error)) => return Err(error),
+                Some(Stop::OutOfTime) => {
+                    end.again_at = Some(self.now());
+                    return Ok(());
+                }
                 Some(Stop::Halted(halted)) => {
                     end.halt(halted);
                     return Ok(());
@@ -240,14 +236,14 @@ impl Dispatch {
     async fn late_lane(
         &self,
         lease: &mut Lease,
-        handler: &Handler<'_>,
         deadline: Option<Instant>,
         end: &mut PassEnd,
         drained: &mut Drained,
+        alerts: &mut Vec<ControlKey>,
     ) -> Result<(), DispatchError> {
         let mut position = lease.record.lane_cursor.clone();
         loop {
-            let (pointers, more) = self.pointers(&lease.tenant, &position).await?;
+            let (pointers, more) = self.pointers(&lease.tenant, &position, PAGE).await?;
             let Some(last) = pointers.last() else { return Ok(()) };
             position = last.key.clone();
             // What lies after the cursor will be read there.
@@ -262,7 +258,10 @@ impl Dispatch {
             let places: Vec<Option<(usize, Place)>> =
                 stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
             let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
-            let handled = self.holding(lease, handler.handle(&places, |_, _| false)).await;
+            let matcher = self.matcher(lease).await?;
+            let handler = Handler::new(self, lease, &matcher);
+            let handled = self.holding(lease, handler.handle(&places, |_, _| false, deadline)).await;
+            handler.made().note(drained, alerts);
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
@@ -279,6 +278,10 @@ impl Dispatch {
             }
             match stop {
                 Some(Stop::Trouble(error)) => return Err(error),
+                Some(Stop::OutOfTime) => {
+                    end.again_at = Some(self.now());
+                    return Ok(());
+                }
                 Some(Stop::Halted(halted)) => {
                     end.halt(halted);
                     return Ok(());
@@ -293,6 +296,15 @@ impl Dispatch {
         }
     }
 
+    /// The stamp of the first pointer after a place in the late lane.
+    pub(crate) async fn oldest_pointer(
+        &self,
+        tenant: &Name,
+        after: &str,
+    ) -> Result<Option<Millis>, StoreError> {
+        Ok(self.pointers(tenant, after, 1).await?.0.first().map(|pointer| pointer.stamp))
+    }
+
     /// The event of a pointer, unless it has expired.
     async fn fetch(
         &self,
@@ -305,13 +317,18 @@ impl Dispatch {
     }
 
     /// The tenant's pointers after a place in the late lane, and whether there may be more.
-    async fn pointers(&self, tenant: &Name, after: &str) -> Result<(Vec<Pointer>, bool), StoreError> {
+    async fn pointers(
+        &self,
+        tenant: &Name,
+        after: &str,
+        limit: i32,
+    ) -> Result<(Vec<Pointer>, bool), StoreError> {
         let answer = self
             .control
             .partition(&keys::late_lane(tenant))
             .key_condition_expression("PK = :pk AND SK > :after")
             .expression_attribute_values(":after", text(if after.is_empty() { "0" } else { after }))
-            .limit(PAGE)
+            .limit(limit)
             .send()
             .await
             .map_err(|error| StoreError::new("Query", error))?;
@@ -354,6 +371,13 @@ struct Pointer {
     key: String,
     stamp: Millis,
     event_sk: String,
+}
+
+impl Made {
+    fn note(self, drained: &mut Drained, alerts: &mut Vec<ControlKey>) {
+        drained.triggered.extend(self.triggered);
+        alerts.extend(self.alerts);
+    }
 }
 
 impl PassEnd {

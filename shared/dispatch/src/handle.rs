@@ -9,15 +9,16 @@ use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures::future::join_all;
-use ledgerline_event::{Event, Name};
-use ledgerline_ledger::{Place, control::keys::ControlKey};
+use ledgerline_event::{Event, Name, overflow};
+use ledgerline_ledger::{Fault, Place, control::keys::ControlKey};
 use ledgerline_subscription::{FAN_OUT, MAX_VIA, Matcher, Subscription, Verdict, WorkflowType};
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
     Dispatch, DispatchError, Epochs, Halted, ParkedBecause,
@@ -31,6 +32,10 @@ use crate::{
 const LANES: u64 = 8;
 /// Events of one lane whose effects are sent together.
 const BATCH: usize = 10;
+/// Effects that are planned before they are sent: they are all held in memory.
+const PORTION_BYTES: usize = 8_000_000;
+/// What is planned so far is sent after this long.
+const PORTION_TIME: Duration = Duration::from_secs(2);
 /// Characters of a reason that are kept.
 const MAX_REASON: usize = 1_000;
 
@@ -75,6 +80,7 @@ pub(crate) struct Handled {
 }
 
 pub(crate) enum Stop {
+    OutOfTime,
     Halted(Halted),
     Trouble(DispatchError),
 }
@@ -129,6 +135,7 @@ impl<'a> Handler<'a> {
         &self,
         places: &[Place],
         finished_before: impl Fn(u64, &str) -> bool,
+        deadline: Option<Instant>,
     ) -> Handled {
         let touched = places.iter().enumerate().filter(|(_, place)| {
             self.matcher.touches(&place.event.event_type)
@@ -140,9 +147,23 @@ impl<'a> Handler<'a> {
             // before one that cannot is started first, and nothing after it before it is parked.
             let mut works: Vec<Work> = Vec::new();
             let mut troubled = None;
-            for (index, place) in touched.by_ref() {
+            let mut bytes = 0;
+            let began = Instant::now();
+            while let Some((index, place)) = touched.next() {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    let stop = self.start_all(works).await.unwrap_or((index, Stop::OutOfTime));
+                    return Handled::stopped(stop);
+                }
+                // A costly filter must not keep the lease from being renewed, or others from their turn.
+                tokio::task::consume_budget().await;
                 match Box::pin(self.prepare(index, place)).await {
-                    Ok(work) if work.troubles.setbacks.is_empty() => works.push(work),
+                    Ok(work) if work.troubles.setbacks.is_empty() => {
+                        bytes += work.starts.iter().map(|(intent, _)| intent.effects.size()).sum::<usize>();
+                        works.push(work);
+                        if bytes > PORTION_BYTES || began.elapsed() > PORTION_TIME {
+                            break;
+                        }
+                    }
                     Ok(work) => {
                         troubled = Some(work);
                         break;
@@ -156,7 +177,12 @@ impl<'a> Handler<'a> {
             if let Some(stop) = self.start_all(works).await {
                 return Handled::stopped(stop);
             }
-            let Some(work) = troubled else { return Handled { finished: places.len(), stop: None } };
+            let Some(work) = troubled else {
+                match touched.len() {
+                    0 => return Handled { finished: places.len(), stop: None },
+                    _ => continue,
+                }
+            };
             let index = work.index;
             match Box::pin(self.start(vec![work])).await {
                 Ok(None) => {}
@@ -169,13 +195,24 @@ impl<'a> Handler<'a> {
     /// Decides what an event starts, and plans it.
     async fn prepare(&self, index: usize, place: &Place) -> Result<Work, DispatchError> {
         let mut event = place.event.clone();
-        self.dispatch.timeline.restore(&mut event).await?;
+        let unreadable = match self.dispatch.timeline.restore(&mut event).await {
+            Err(error) if error.fault == Fault::Rejected => Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+            Ok(()) if overflow::marker(&event.properties).is_some() => {
+                Some("the part of the event that overflowed to S3 is missing or is not what was sent".into())
+            }
+            Ok(()) => None,
+        };
         let mut starts = Vec::new();
         let mut troubles = Troubles::default();
         for decision in self.matcher.decide(&event) {
             let subscription = decision.subscription;
             match decision.verdict {
-                Verdict::Filtered | Verdict::InVia => {}
+                Verdict::InVia => {}
+                _ if unreadable.is_some() => {
+                    troubles.setbacks.push((subscription.clone(), unreadable.clone().unwrap_or_default()));
+                }
+                Verdict::Filtered => {}
                 Verdict::Failed { reason } => troubles.setbacks.push((subscription.clone(), reason)),
                 Verdict::Loop { .. } => troubles.loops.push(subscription.clone()),
                 Verdict::Capped { .. } => troubles.capped.push(subscription.clone()),
@@ -190,6 +227,7 @@ impl<'a> Handler<'a> {
                         };
                         starts.push((intent, triggered));
                     }
+                    Err(NoPlan::Dropped) => {}
                     Err(NoPlan::Unfit(reason)) => troubles.setbacks.push((subscription.clone(), reason)),
                     Err(NoPlan::Trouble(error)) => return Err(error),
                 },
@@ -264,6 +302,10 @@ impl<'a> Handler<'a> {
             return Err(NoPlan::Unfit(reason));
         };
         let about = self.about(event, sk, &subscription.subscription_id);
+        // Elsewhere the claim itself says so; here it is the key's.
+        if workflow_type.idempotency_key.is_some() && self.dispatch.is_dropped(&about.start_claim()).await? {
+            return Err(NoPlan::Dropped);
+        }
         let origin = Origin {
             emitter: caused_by(&self.dispatch.emitter, event, &subscription.subscription_id),
             drainer: &self.drainer,
@@ -297,6 +339,7 @@ impl<'a> Handler<'a> {
             let about = self.about(event, sk, &subscription.subscription_id);
             let reason =
                 format!("{MAX_VIA} subscriptions have led here already: {}", event.context.via.join(", "));
+            let reason: String = reason.chars().take(MAX_REASON).collect();
             let told =
                 self.dispatch.tell_parked(about, subscription, ParkedBecause::Loop, &reason, 0).await?;
             alerts.extend(told);

@@ -72,6 +72,11 @@ impl Dispatch {
             .first()
             .filter(|place| place.sk <= settled)
             .map_or(0, |place| now.get().saturating_sub(place.event.timestamp.get()));
+        let late = self.oldest_pointer(tenant, &record.lane_cursor).await?;
+        let lane_lag_ms = late
+            .filter(|stamp| *stamp <= now.minus(SETTLE_MS))
+            .map_or(0, |stamp| now.get().saturating_sub(stamp.get()));
+        let lag_ms = lag_ms.max(lane_lag_ms);
         let moved_at = record.moved_at.or(record.created_at);
         let moving = moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
         // One with a schedule of its own is behind by that much and works as it should.

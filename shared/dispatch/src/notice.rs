@@ -2,8 +2,12 @@
 //! `_capped`, each once per start (or per event, where it is about all of them), and the
 //! alerts that go with them.
 
-use ledgerline_event::Event;
-use ledgerline_ledger::control::keys::{self, ControlKey};
+use ledgerline_event::{Event, Name};
+use ledgerline_ledger::{
+    EmitError,
+    control::keys::{self, ControlKey},
+};
+use ledgerline_subscription::MAX_VIA;
 use serde_json::{Value, json};
 
 use crate::{
@@ -45,6 +49,11 @@ impl Notice {
     }
 }
 
+/// Nothing is told about what is told: that would go on for ever.
+fn is_notice(event: &Event) -> bool {
+    event.event_type.starts_with("workflow.dispatch_")
+}
+
 /// The start that it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
@@ -76,6 +85,9 @@ impl Dispatch {
         details: Value,
     ) -> Result<(), DispatchError> {
         let event = about.event;
+        if is_notice(event) {
+            return Ok(());
+        }
         let mut properties = json!({
             "drainerId": about.drainer,
             "epoch": about.epoch,
@@ -87,13 +99,27 @@ impl Dispatch {
         if let (Value::Object(properties), Value::Object(details)) = (&mut properties, details) {
             properties.extend(details);
         }
-        let draft = self
-            .emitter
-            .handling(event)
-            .event(notice.event_type())
-            .entity("DRAINER", about.drainer)
-            .properties(properties);
-        let sealed = self.emitter.seal(draft.build_plain()?).await?;
+        let emitter = self.emitter.handling(event).within(|origin| {
+            // Whatever hears of the notice came by this subscription too. A sender may have put anything there.
+            origin.context.via.retain(|id| id.len() <= Name::MAX_BYTES);
+            origin.context.via.truncate(MAX_VIA);
+            if !about.subscription.is_empty() {
+                origin.context.via.push(about.subscription.to_owned());
+            }
+        });
+        let draft =
+            emitter.event(notice.event_type()).entity("DRAINER", about.drainer).properties(properties);
+        let sealed = match draft.build_plain() {
+            Ok(notice) => self.emitter.seal(notice).await,
+            Err(invalid) => Err(invalid.into()),
+        };
+        let sealed = match sealed {
+            Err(EmitError::Invalid(invalid)) => {
+                tracing::error!(event_id = %event.event_id, %invalid, "nothing can be told of this event's dispatch");
+                return Ok(());
+            }
+            other => other?,
+        };
         let effects = Effects { events: vec![sealed], ..Effects::default() };
         let intent = Intent { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
         let claimed = self.carry_out(&[intent]).await?;
@@ -115,6 +141,9 @@ impl Dispatch {
         about: About<'_>,
         text: String,
     ) -> Result<Option<ControlKey>, DispatchError> {
+        if is_notice(about.event) {
+            return Ok(None);
+        }
         let key = about.claim(notice.alert_claim());
         let effects = Effects { alert: Some(text), ..Effects::default() };
         let intent = Intent { key: key.clone(), effects, started: None, ttl: about.event.ttl };

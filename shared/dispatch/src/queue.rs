@@ -47,7 +47,7 @@ impl Dispatch {
         let mut batch: Vec<(Queue, String, String)> = Vec::new();
         let mut bytes = 0;
         for message in messages {
-            let body = message.body.to_string();
+            let body = message.body;
             let full = batch.len() == MAX_ENTRIES || bytes + body.len() > MAX_BYTES;
             if full || batch.last().is_some_and(|(queue, ..)| *queue != message.queue) {
                 self.send_batch(std::mem::take(&mut batch)).await?;

@@ -17,7 +17,6 @@ use ledgerline_subscription::{
     Kind as WorkflowKind, OnFailure, Subscription, WorkflowType, reserved_beginning,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::{
     DEFAULT_DRAINER, Dispatch, DispatchError,
@@ -223,13 +222,18 @@ impl Dispatch {
             .expression_attribute_values(":now", number(self.now().get()))
             .build()
             .map_err(built)?;
-        let mark = json!({ "fence": 0, "markedAt": self.now() });
-        let mark = self.control.put_for_transaction(&keys::dirty_mark(tenant, drainer), &mark)?;
-        let mark = mark.build().map_err(built)?;
+        let mark = self
+            .control
+            .update_for_transaction(&keys::dirty_mark(tenant, drainer))
+            .update_expression("SET fence = if_not_exists(fence, :zero), markedAt = :now")
+            .expression_attribute_values(":zero", number(0))
+            .expression_attribute_values(":now", number(self.now().get()))
+            .build()
+            .map_err(built)?;
         self.transact([
             write,
             TransactWriteItem::builder().update(count).build(),
-            TransactWriteItem::builder().put(mark).build(),
+            TransactWriteItem::builder().update(mark).build(),
         ])
         .await
     }
@@ -319,6 +323,7 @@ impl Dispatch {
         let intent = match self.plan(origin, &known, input).await {
             Ok(intent) => intent,
             Err(NoPlan::Unfit(reason)) => return Err(Invalid::new("input", reason).into()),
+            Err(NoPlan::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
             Err(NoPlan::Trouble(error)) => return Err(error),
         };
         let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;

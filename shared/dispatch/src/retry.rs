@@ -7,8 +7,9 @@ use ledgerline_subscription::{Matcher, Verdict};
 use serde::Serialize;
 
 use crate::{
-    Dispatch, DispatchError, ParkedStart,
+    Dispatch, DispatchError, ParkedStart, ParkedState,
     claim::Claimed,
+    record::{number, text},
     start::{NoPlan, Origin, caused_by},
 };
 
@@ -59,6 +60,7 @@ impl Dispatch {
         let intent = match self.plan(origin, workflow_type, input).await {
             Ok(intent) => intent,
             Err(NoPlan::Unfit(reason)) => return self.failed_again(tenant, parked, reason).await,
+            Err(NoPlan::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
             Err(NoPlan::Trouble(error)) => return Err(error),
         };
         let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
@@ -95,7 +97,20 @@ impl Dispatch {
     ) -> Result<Retried, DispatchError> {
         let key = keys::parked_start(tenant, &parked.id);
         let again = ParkedStart { reason: reason.clone(), attempts: parked.attempts + 1, ..parked };
-        let put = self.control.put(&key, &again)?.condition_expression("attribute_exists(PK)");
+        // Unless the drain has written there since.
+        let put = self
+            .control
+            .put(&key, &again)?
+            .condition_expression("#state = :state AND attempts = :attempts")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(
+                ":state",
+                text(match again.state {
+                    ParkedState::Retrying => "retrying",
+                    ParkedState::Parked => "parked",
+                }),
+            )
+            .expression_attribute_values(":attempts", number(u64::from(again.attempts - 1)));
         // Gone in the meantime: there is nothing left to note it on.
         let _ = put.send().await.map_err(|error| tracing::warn!(%error, "the attempt was not noted"));
         Err(DispatchError::Refused(format!("it failed again: {reason}")))

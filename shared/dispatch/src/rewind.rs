@@ -5,7 +5,6 @@ use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{Invalid, Millis, Name, keys::moment};
 use ledgerline_ledger::{Fault, StoreError, control::keys};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::{
     Dispatch, DispatchError, DrainRecord,
@@ -132,13 +131,18 @@ impl Dispatch {
             .expression_attribute_values(":now", number(self.now().get()))
             .build()
             .map_err(built)?;
-        let mark = json!({ "fence": record.fence + 1, "markedAt": self.now() });
-        let mark = self.control.put_for_transaction(&keys::dirty_mark(tenant, &rewind.drainer_id), &mark)?;
-        let mark = mark.build().map_err(built)?;
+        let mark = self
+            .control
+            .update_for_transaction(&keys::dirty_mark(tenant, &rewind.drainer_id))
+            .update_expression("SET fence = :fence, markedAt = :now")
+            .expression_attribute_values(":fence", number(record.fence + 1))
+            .expression_attribute_values(":now", number(self.now().get()))
+            .build()
+            .map_err(built)?;
         let written = self
             .transact([
                 TransactWriteItem::builder().update(update).build(),
-                TransactWriteItem::builder().put(mark).build(),
+                TransactWriteItem::builder().update(mark).build(),
             ])
             .await;
         match written {

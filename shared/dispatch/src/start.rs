@@ -30,6 +30,8 @@ pub(crate) type Input = Map<String, Value>;
 pub(crate) enum NoPlan {
     /// The start itself is at fault: it fails again until somebody mends it.
     Unfit(String),
+    /// An operator has given this start up.
+    Dropped,
     /// A service did not do its part.
     Trouble(DispatchError),
 }
@@ -99,6 +101,7 @@ impl Dispatch {
                     }
                 }
                 self.put_input(&mut body, &request_id, input).await?;
+                let body = sendable(&body);
                 let message = Message { queue: Queue::Tasks, group: group(&tenant), body };
                 (request_id, Effects { events: vec![event], messages: vec![message], alert: None })
             }
@@ -169,6 +172,11 @@ async fn seal(
         Err(EmitError::Invalid(invalid)) => Err(NoPlan::Unfit(invalid.to_string())),
         Err(error) => Err(error.into()),
     }
+}
+
+/// JSON as a queue takes it: two characters have to be escaped there.
+fn sendable(body: &Value) -> String {
+    body.to_string().replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }
 
 /// What queues are fair between. SQS takes only some characters there.

@@ -139,7 +139,8 @@ impl Dispatch {
                     tracing::error!(%tenant, %drainer, %error, "a visit failed; the next sweep comes back to it");
                     swept.trouble += 1;
                     // If even that fails, the caller's own repetition is all that is left.
-                    self.mark_dirty(&tenant, &drainer, 0).await?;
+                    let fence = self.records.get(&tenant, &drainer).await?.map_or(0, |record| record.fence);
+                    self.mark_dirty(&tenant, &drainer, fence).await?;
                     swept.again(tenant, Some(self.now().plus(crate::SETTLE_MS)));
                 }
             }
@@ -168,9 +169,18 @@ impl Dispatch {
         drainer: &Name,
         fence: u64,
     ) -> Result<(), StoreError> {
-        let record = serde_json::json!({ "fence": fence, "markedAt": self.now() });
-        let put = self.control.put(&keys::dirty_mark(tenant, drainer), &record)?;
-        put.send().await.map(|_| ()).map_err(|error| StoreError::new("PutItem", error))
+        let update = self
+            .control
+            .update(&keys::dirty_mark(tenant, drainer))
+            .update_expression("SET fence = :fence, markedAt = :now")
+            .condition_expression("attribute_not_exists(fence) OR fence <= :fence")
+            .expression_attribute_values(":fence", number(fence))
+            .expression_attribute_values(":now", number(self.now().get()));
+        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
+            // Somebody with a later fence has marked it: that one stays.
+            Err(error) if error.code.as_deref() == Some("ConditionalCheckFailedException") => Ok(()),
+            other => other.map(|_| ()),
+        }
     }
 
     async fn clear_mark(&self, tenant: &Name, drainer: &Name, fence: u64) -> Result<(), StoreError> {
@@ -212,7 +222,10 @@ impl Dispatch {
                 match self.repeat(&key).await {
                     Ok(was_pending) => repeated += usize::from(was_pending),
                     // One that cannot be finished now must not keep the others from it.
-                    Err(error) => tracing::error!(claim = key.pk, %error, "a claim is still pending"),
+                    Err(error) => {
+                        tracing::error!(claim = key.pk, %error, "a claim is still pending");
+                        self.postpone(&key).await?;
+                    }
                 }
             }
         }

@@ -287,7 +287,7 @@ impl SealedEvent {
     }
 
     /// As EventBridge counts: source, detail type, detail, and 14 bytes for the time.
-    fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.source.len() + DETAIL_TYPE.len() + self.detail.len() + 14
     }
 

@@ -278,6 +278,18 @@ async fn history(store: &Store, seed: u64) {
         records: BTreeMap::new(),
         promised: BTreeMap::new(),
     };
+    if storm {
+        // One event that cursors and horizons are past, so that only the late lane leads to the others.
+        let mut first = event(TENANT, "first", at(BEGINNING - 60_000));
+        first.properties = json!({ "n": 0, "x": 0 }).as_object().unwrap().clone();
+        let first = admitted(first);
+        store.saver().save(std::slice::from_ref(&first), at(BEGINNING)).await.pop().unwrap().unwrap();
+        ledger.events.insert(first.keys.sk().to_owned(), first.event.clone());
+        ledger.acknowledged.insert(first.keys.sk().to_owned());
+        for drainer in DRAINERS {
+            processes[0].0.drain(&name(TENANT), &name(drainer), None).await.unwrap();
+        }
+    }
     let told: Rc<RefCell<Vec<Told>>> = Rc::default();
     let mut delivered: BTreeMap<String, Vec<Admitted>> = BTreeMap::new();
     let mut messages: BTreeSet<String> = BTreeSet::new();

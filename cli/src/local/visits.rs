@@ -1,0 +1,108 @@
+//! Visits of the local dispatcher: one tenant's backlog is no other's business, so each tenant has a task
+//! of its own, and whoever is woken while it is being visited is visited once more.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
+use ledgerline_event::Name;
+use tokio::task::JoinSet;
+
+/// Tenants that are visited at the same time.
+const AT_ONCE: usize = 8;
+
+/// The visits under way, and those that wait.
+#[derive(Default)]
+pub(super) struct Visits {
+    running: BTreeSet<Name>,
+    waiting: BTreeSet<Name>,
+    tasks: JoinSet<(Option<Name>, Option<Swept>)>,
+    sweeping: bool,
+}
+
+impl Visits {
+    /// Visits a tenant, now or as soon as that is possible.
+    pub(super) fn visit(&mut self, dispatch: &Dispatch, tenant: Name) {
+        self.waiting.insert(tenant);
+        self.start_waiting(dispatch);
+    }
+
+    /// Sweeps, unless a sweep is under way.
+    pub(super) fn sweep(
+        &mut self,
+        work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static,
+    ) {
+        if !std::mem::replace(&mut self.sweeping, true) {
+            self.tasks.spawn(async move { (None, alone(work).await) });
+        }
+    }
+
+    /// Waits for the end of a visit; for ever if there is none. Answers whom it was to, and how it went.
+    pub(super) async fn ended(&mut self, dispatch: &Dispatch) -> (Option<Name>, Option<Swept>) {
+        let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
+        let (tenant, swept) = ended.unwrap_or((None, None));
+        match &tenant {
+            Some(tenant) => drop(self.running.remove(tenant)),
+            None => self.sweeping = false,
+        }
+        self.start_waiting(dispatch);
+        (tenant, swept)
+    }
+
+    fn start_waiting(&mut self, dispatch: &Dispatch) {
+        while self.running.len() < AT_ONCE {
+            let Some(tenant) = self.waiting.iter().find(|tenant| !self.running.contains(*tenant)).cloned()
+            else {
+                return;
+            };
+            self.waiting.remove(&tenant);
+            self.running.insert(tenant.clone());
+            let dispatch = dispatch.clone();
+            self.tasks.spawn(async move {
+                let began = Instant::now();
+                let tenants = BTreeSet::from([tenant.clone()]);
+                let swept = alone(async move { dispatch.wake(tenants, None).await }).await;
+                // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
+                tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
+                (Some(tenant), swept)
+            });
+        }
+    }
+}
+
+/// Runs in a task of its own: a panic ends this visit and nothing more.
+async fn alone(work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static) -> Option<Swept> {
+    match AbortOnDrop(tokio::spawn(work)).await {
+        Ok(Ok(swept)) => Some(swept),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the dispatcher could not finish; it comes back to it");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "the dispatcher crashed; it comes back to it");
+            None
+        }
+    }
+}
+
+/// Stopping the dispatcher stops what it has begun.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = Result<T, tokio::task::JoinError>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
