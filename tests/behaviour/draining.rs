@@ -529,3 +529,94 @@ async fn a_second_drainer_has_a_cursor_of_its_own() {
         "drainerId: there is no drainer `nobody`; this stage has `workflow_runner`, `timeline`"
     );
 }
+
+#[tokio::test]
+async fn what_is_told_about_dispatch_does_not_lead_to_more_of_it() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "note", "kind": "task"})).await;
+    // More than may start on an event, and on what is told about that.
+    for _ in 0..9 {
+        ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "note"})).await;
+        ledger.subscribe("t", json!({"eventTypeGlob": "workflow.dispatch_*", "workflowType": "note"})).await;
+    }
+    ledger.save(event("t", "e1", ledger.now())).await;
+    // And one that has come too far already.
+    let mut far = event("t", "e2", ledger.now());
+    far.context.via = (0..8).map(|n| format!("sub_{n}")).collect();
+    far.context.via.push("x".repeat(100_000));
+    ledger.save(far).await;
+    let mut counts = Vec::new();
+    for _ in 0..6 {
+        ledger.drain("t").await;
+        ledger.deliver().await;
+        ledger.advance(7_000);
+        let mut told = 0;
+        for event_type in ["workflow.dispatch_capped", "workflow.dispatch_parked", "workflow.dispatch_failed"]
+        {
+            told += ledger.events("t", event_type).await.len();
+        }
+        counts.push((told, ledger.events("t", "Task Pending").await.len()));
+    }
+    assert_eq!(counts[3], counts[5], "{counts:?}");
+    assert!(ledger.drain("t").await.halted_on_event_id.is_none());
+}
+
+#[tokio::test]
+async fn characters_that_a_queue_does_not_take_travel_all_the_same() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "note", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "note"})).await;
+    let mut odd = event("t", "e1", ledger.now());
+    odd.properties.insert("text".into(), json!("a\u{ffff}b\u{fffe}\u{1}\u{1f980}"));
+    ledger.save(odd).await;
+    assert_eq!(ledger.drain("t").await.triggered.len(), 1);
+    assert_eq!(ledger.tasks()[0]["input"]["text"], "a\u{ffff}b\u{fffe}\u{1}\u{1f980}");
+}
+
+#[tokio::test]
+async fn an_event_whose_payload_is_missing_is_not_started_with_less() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "note", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "note"})).await;
+    let bucket = &ledger.store.names.payload_bucket;
+    for (id, body) in [("gone", None), ("broken", Some("no JSON"))] {
+        let mut part = event("t", id, ledger.now());
+        let key = format!("events/{}/{id}-payload.json", part.entity_id);
+        if let Some(body) = body {
+            let put = ledger
+                .store
+                .clients
+                .s3
+                .put_object()
+                .bucket(bucket)
+                .key(&key)
+                .body(body.as_bytes().to_vec().into());
+            put.send().await.unwrap();
+        }
+        part.properties = json!({"_s3Overflow": {"bucket": bucket, "key": key}}).as_object().unwrap().clone();
+        ledger.save(part).await;
+        let drained = ledger.drain("t").await;
+        assert!(drained.triggered.is_empty());
+        assert!(drained.halted_on_event_id.is_some());
+        let parked = ledger.dispatch.parked(&name("t"), true, 10, None).await.unwrap().items;
+        assert!(
+            parked.iter().all(|parked| parked.reason.contains("overflow") || parked.reason.contains("JSON")),
+            "{parked:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_start_of_a_keyed_type_stays_dropped() {
+    let ledger = Ledger::start().await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "keyed"})).await;
+    ledger.save(event("t", "e1", ledger.now())).await;
+    assert!(ledger.drain("t").await.halted_on_event_id.is_some());
+    let retrying = ledger.dispatch.parked(&name("t"), true, 10, None).await.unwrap().items;
+    ledger.dispatch.drop_parked(&name("t"), &retrying[0].id).await.unwrap();
+    ledger.register("t", json!({"workflowType": "keyed", "kind": "task", "idempotencyKey": "$.id"})).await;
+    ledger.advance(60_000);
+    assert!(ledger.drain("t").await.triggered.is_empty());
+    ledger.save(event("t", "e2", ledger.now())).await;
+    assert_eq!(ledger.drain("t").await.triggered.len(), 1);
+}

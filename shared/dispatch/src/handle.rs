@@ -149,7 +149,7 @@ impl<'a> Handler<'a> {
             let mut troubled = None;
             let mut bytes = 0;
             let began = Instant::now();
-            while let Some((index, place)) = touched.next() {
+            for (index, place) in touched.by_ref() {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     let stop = self.start_all(works).await.unwrap_or((index, Stop::OutOfTime));
                     return Handled::stopped(stop);
