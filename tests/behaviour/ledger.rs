@@ -1,0 +1,142 @@
+//! What the tests of draining stand on: the real drain code over the embedded store, with a clock that the test moves.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drained, Drainers, NewSubscription, QueueUrls};
+use ledgerline_embedded::Receive;
+use ledgerline_event::keys::Scope;
+use ledgerline_event::{Event, Millis, Name, admit};
+use ledgerline_ledger::{Clock, EventQuery, Payloads, Reader, telemetry::Metrics};
+use ledgerline_subscription::WorkflowType;
+use serde_json::{Value, json};
+
+use crate::world::{Store, admitted, at, name};
+
+pub(crate) const BEGIN: u64 = 1_767_453_739_000;
+
+/// A store, a dispatcher, and a clock.
+pub(crate) struct Ledger {
+    pub(crate) store: Store,
+    pub(crate) time: Arc<AtomicU64>,
+    pub(crate) dispatch: Dispatch,
+}
+
+impl Ledger {
+    pub(crate) async fn start() -> Self {
+        let store = Store::start(None).await;
+        let time = Arc::new(AtomicU64::new(BEGIN));
+        let read = time.clone();
+        let clock: Clock = Arc::new(move || at(read.load(Ordering::SeqCst)));
+        let options = DispatchOptions {
+            queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
+            drainers: Drainers::parse("timeline=1h").unwrap(),
+            slack: None,
+            metrics: Metrics::silent(),
+            ledger_flag: "--stage test".into(),
+            clock,
+        };
+        let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
+        Self { store, time, dispatch }
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        at(self.time.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn advance(&self, ms: u64) {
+        self.time.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    pub(crate) async fn register(&self, tenant: &str, definition: Value) {
+        let mut definition = definition;
+        definition["createdAt"] = json!(self.now());
+        let workflow_type: WorkflowType = serde_json::from_value(definition).unwrap();
+        self.dispatch.register(&name(tenant), &workflow_type).await.unwrap();
+    }
+
+    pub(crate) async fn subscribe(&self, tenant: &str, subscription: Value) -> Name {
+        let new: NewSubscription = serde_json::from_value(subscription).unwrap();
+        self.dispatch.subscribe(&name(tenant), new).await.unwrap().subscription_id
+    }
+
+    pub(crate) async fn save(&self, event: Event) {
+        let outcomes = self.store.saver().save(&[admitted(event)], self.now()).await;
+        outcomes.into_iter().for_each(|outcome| drop(outcome.unwrap()));
+    }
+
+    pub(crate) async fn drain(&self, tenant: &str) -> Drained {
+        self.dispatch.drain(&name(tenant), &name("workflow_runner"), None).await.unwrap()
+    }
+
+    /// Saves what is on the bus, as the saver would.
+    pub(crate) async fn deliver(&self) {
+        let queues = self.store.embedded.queues();
+        let queue = &self.store.names.ingest_queue;
+        loop {
+            let receive = Receive { max: 10, wait: None, visibility_seconds: None };
+            let messages = queues.receive_now(queue, &receive).unwrap();
+            if messages.is_empty() {
+                return;
+            }
+            for message in messages {
+                let body: Value = serde_json::from_str(&message.body).unwrap();
+                let admitted = admit(&body["detail"].to_string(), self.now()).unwrap();
+                self.store.saver().save(&[admitted], self.now()).await.pop().unwrap().unwrap();
+                queues.delete(queue, &message.receipt).unwrap();
+            }
+        }
+    }
+
+    /// Every event of a tenant with this type, delivered first.
+    pub(crate) async fn events(&self, tenant: &str, event_type: &str) -> Vec<Event> {
+        self.deliver().await;
+        let payloads = Payloads::new(self.store.clients.s3.clone(), &self.store.names.payload_bucket);
+        let reader = Reader::new(self.store.clients.dynamo.clone(), &self.store.names.events_table, payloads);
+        let tenant = name(tenant);
+        reader.all(&EventQuery::new(&tenant, Scope::Type(event_type))).await.unwrap()
+    }
+
+    /// How often each event was started, by `causedBy`.
+    pub(crate) async fn starts(&self, tenant: &str) -> BTreeMap<String, usize> {
+        let mut starts = BTreeMap::new();
+        for pending in self.events(tenant, "Task Pending").await {
+            let cause = pending.caused_by.unwrap();
+            *starts.entry(cause.rsplit(':').next().unwrap().to_owned()).or_default() += 1;
+        }
+        starts
+    }
+
+    pub(crate) fn tasks(&self) -> Vec<Value> {
+        let queues = self.store.embedded.queues();
+        let mut tasks = Vec::new();
+        loop {
+            let receive = Receive { max: 10, wait: None, visibility_seconds: None };
+            let messages = queues.receive_now(&self.store.names.task_queue, &receive).unwrap();
+            if messages.is_empty() {
+                return tasks;
+            }
+            tasks
+                .extend(messages.iter().map(|message| serde_json::from_str::<Value>(&message.body).unwrap()));
+        }
+    }
+}
+
+/// A dispatcher that remembers nothing.
+pub(crate) async fn another_process(ledger: &Ledger) -> Dispatch {
+    let time = ledger.time.clone();
+    let options = DispatchOptions {
+        queues: QueueUrls::find(&ledger.store.clients.sqs, &ledger.store.names).await.unwrap(),
+        drainers: Drainers::parse("").unwrap(),
+        slack: None,
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: Arc::new(move || at(time.load(Ordering::SeqCst))),
+    };
+    Dispatch::new(&ledger.store.clients, &ledger.store.names, options).unwrap()
+}

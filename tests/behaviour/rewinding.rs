@@ -1,0 +1,89 @@
+//! Starting again, or not: rewinds, epochs and idempotency keys.
+
+use serde_json::json;
+
+use crate::{
+    ledger::{BEGIN, Ledger},
+    world::{at, event, name},
+};
+
+#[tokio::test]
+async fn a_rewind_starts_again_what_lies_after_the_point_and_nothing_before() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "reprice", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "reprice"})).await;
+    const MINUTE: u64 = 60_000;
+    for minute in 0..120 {
+        ledger.save(event("t", &format!("e{minute:03}"), at(BEGIN + minute * MINUTE))).await;
+    }
+    ledger.advance(120 * MINUTE);
+    assert_eq!(ledger.drain("t").await.triggered.len(), 120);
+    let tenant = name("t");
+    let an_hour_ago = ledger.now().minus(60 * MINUTE).to_rfc3339();
+    let rewind =
+        ledger.dispatch.plan_rewind(&tenant, "workflow_runner", &an_hour_ago, false, true).await.unwrap();
+    assert_eq!((rewind.events, rewind.epoch), (Some(60), 1));
+    ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
+    assert_eq!(ledger.drain("t").await.triggered.len(), 60);
+    assert!(ledger.drain("t").await.triggered.is_empty());
+    let starts = ledger.starts("t").await;
+    for (event, count) in &starts {
+        assert_eq!(*count, if event.as_str() >= "e060" { 2 } else { 1 }, "{event}");
+    }
+
+    // Only what had no start: an event that came meanwhile, and what a new subscription wants.
+    let rewind =
+        ledger.dispatch.plan_rewind(&tenant, "workflow_runner", &an_hour_ago, true, true).await.unwrap();
+    ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
+    assert!(ledger.drain("t").await.triggered.is_empty());
+    let second =
+        ledger.subscribe("t", json!({"eventTypeGlob": "price.changed", "workflowType": "reprice"})).await;
+    let rewind = ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "e100", true, true).await.unwrap();
+    ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
+    let drained = ledger.drain("t").await;
+    assert_eq!(drained.triggered.len(), 20);
+    assert!(drained.triggered.iter().all(|start| start.subscription_id == second));
+
+    let future = ledger.now().plus(1).to_rfc3339();
+    let error =
+        ledger.dispatch.plan_rewind(&tenant, "workflow_runner", &future, false, false).await.unwrap_err();
+    assert!(error.to_string().contains("to: ") && error.to_string().contains("future"), "{error}");
+    let error =
+        ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "nobody", false, false).await.unwrap_err();
+    assert!(error.to_string().contains("neither a time"), "{error}");
+    let stale = ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "e100", false, false).await.unwrap();
+    ledger.drain("t").await;
+    assert!(ledger.dispatch.rewind(&tenant, &stale).await.unwrap_err().to_string().contains("try again"));
+}
+
+#[tokio::test]
+async fn a_declared_idempotency_key_starts_once_and_survives_a_rewind() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "push", "kind": "task", "idempotencyKey": "$.action"})).await;
+    ledger
+        .subscribe(
+            "t",
+            json!({
+                "eventTypeGlob": "hitl.approved", "workflowType": "push",
+                "inputMapper": {"action": "$.payload.proposed_action_id"},
+            }),
+        )
+        .await;
+    for (id, action) in [("e1", 8421), ("e2", 8421), ("e3", 8422)] {
+        let mut approved = event("t", id, ledger.now());
+        approved.event_type = name("hitl.approved");
+        approved.properties = json!({"proposed_action_id": action}).as_object().unwrap().clone();
+        ledger.save(approved).await;
+    }
+    ledger.advance(10_000);
+    assert_eq!(ledger.drain("t").await.triggered.len(), 2);
+    let tenant = name("t");
+    let rewind = ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "e1", false, false).await.unwrap();
+    ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
+    assert!(ledger.drain("t").await.triggered.is_empty());
+    let input = json!({"action": 8421}).as_object().unwrap().clone();
+    assert_eq!(ledger.dispatch.start(&tenant, "push", input, "test").await.unwrap(), None);
+    let input = json!({"action": 1}).as_object().unwrap().clone();
+    assert!(ledger.dispatch.start(&tenant, "push", input, "test").await.unwrap().is_some());
+    assert_eq!(ledger.events("t", "Task Pending").await.len(), 3);
+}
