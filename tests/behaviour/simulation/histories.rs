@@ -7,11 +7,10 @@ use tokio::runtime::Builder;
 use super::Store;
 use crate::world::seeds;
 
-/// Lives `history` through for `count` seeds, for `LEDGERLINE_HISTORIES` of them, or for `LEDGERLINE_SEED` alone. Each thread has a store of its own.
+/// Lives `history` through for `count` seeds, or for `LEDGERLINE_SEED` alone. Each thread has a store of its own.
 /// The first history that fails names its seed and is the last to begin.
 pub(crate) fn histories(count: u64, history: impl AsyncFn(&Store, u64) + Sync) {
-    let wanted = std::env::var("LEDGERLINE_HISTORIES").ok().and_then(|count| count.parse().ok());
-    let seeds = seeds(wanted.unwrap_or(count));
+    let seeds = seeds(count);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(seeds.len());
     let waiting = Mutex::new(seeds);
     std::thread::scope(|scope| {
