@@ -205,22 +205,8 @@ impl Dispatch {
                     end.again_at = Some(self.now().plus(SETTLE_MS));
                 }
             }
-            match stop {
-                Some(Stop::Trouble(error)) => return Err(error),
-                Some(Stop::OutOfTime) => {
-                    end.again_at = Some(self.now());
-                    return Ok(());
-                }
-                Some(Stop::Halted(halted)) => {
-                    end.halt(halted);
-                    return Ok(());
-                }
-                None if !more => return Ok(()),
-                None if passed(deadline) => {
-                    end.again_at = Some(self.now());
-                    return Ok(());
-                }
-                None => {}
+            if !(end.goes_on(stop, deadline.filter(|_| more), self.now())? && more) {
+                return Ok(());
             }
             if end.progress.cursor.is_some() {
                 let written = self.records.write(lease, &end.progress, Then::Keep, self.now()).await?;
@@ -276,22 +262,8 @@ impl Dispatch {
                     end.again_at = end.again_at.or(Some(self.now().plus(SETTLE_MS)));
                 }
             }
-            match stop {
-                Some(Stop::Trouble(error)) => return Err(error),
-                Some(Stop::OutOfTime) => {
-                    end.again_at = Some(self.now());
-                    return Ok(());
-                }
-                Some(Stop::Halted(halted)) => {
-                    end.halt(halted);
-                    return Ok(());
-                }
-                None if !more => return Ok(()),
-                None if passed(deadline) => {
-                    end.again_at = Some(self.now());
-                    return Ok(());
-                }
-                None => {}
+            if !(end.goes_on(stop, deadline.filter(|_| more), self.now())? && more) {
+                return Ok(());
             }
         }
     }
@@ -381,6 +353,23 @@ impl Made {
 }
 
 impl PassEnd {
+    /// Whether the next page may be read.
+    fn goes_on(
+        &mut self,
+        stop: Option<Stop>,
+        deadline: Option<Instant>,
+        now: Millis,
+    ) -> Result<bool, DispatchError> {
+        match stop {
+            Some(Stop::Trouble(error)) => return Err(error),
+            Some(Stop::Halted(halted)) => self.halt(halted),
+            Some(Stop::OutOfTime) => self.again_at = Some(now),
+            None if passed(deadline) => self.again_at = Some(now),
+            None => return Ok(true),
+        }
+        Ok(false)
+    }
+
     fn halt(&mut self, halted: Halted) {
         self.again_at = Some(self.again_at.map_or(halted.until, |at| at.min(halted.until)));
         self.progress.halted.get_or_insert(halted);
