@@ -60,7 +60,7 @@ struct Bench {
 const BENCHES: [Bench; 7] = [
     Bench {
         name: "write-units",
-        about: "bytes and write units of the twelve event types",
+        about: "bytes and write units of the thirteen event types",
         run: write_units::run,
     },
     Bench {

@@ -6,9 +6,9 @@ use ledgerline_event::{
     Context, Event, Kind, Millis, Name, Properties, Seconds,
     catalogue::{
         Activity, Catalogued, ErrorCategory, FailureSource, Health, HealthSummary, JobCompleted, JobCreated,
-        JobFailureDetected, JobTask, JobTasksAdded, MemoryUsage, Signal, TaskCompleted, TaskFailed,
-        TaskHealth, TaskHealthCheck, TaskHeartbeat, TaskPending, TaskProcessingFailed, TaskProcessingStarted,
-        TaskState, TaskTimeout, Usage,
+        JobFailureDetected, JobResumed, JobTask, JobTasksAdded, MemoryUsage, Signal, TaskCompleted,
+        TaskFailed, TaskHealth, TaskHealthCheck, TaskHeartbeat, TaskPending, TaskProcessingFailed,
+        TaskProcessingStarted, TaskState, TaskTimeout, Usage,
     },
 };
 use serde_json::{Map, Value, json};
@@ -131,6 +131,10 @@ pub(crate) fn nth(number: usize, ids: &Ids, at: Millis) -> anyhow::Result<Event>
             let failed_task_id = "task-C".into();
             job(ids, at, JobFailureDetected { job_id: ids.job.clone(), failed_task_id, task_statuses })
         }
+        11 => {
+            let tasks = BTreeMap::from([("task-C".to_owned(), 2)]);
+            job(ids, at, JobResumed { job_id: ids.job.clone(), generation: 2, tasks })
+        }
         _ => health_check(ids, at),
     }
 }
@@ -172,6 +176,8 @@ fn node(task_id: &str, depends_on: &[&str]) -> JobTask {
         name: "scrape-store".into(),
         depends_on: depends_on.iter().map(|&id| id.into()).collect(),
         input: Map::from_iter([("storeId".to_owned(), json!("store-123"))]),
+        timeout_ms: None,
+        max_attempts: None,
     }
 }
 

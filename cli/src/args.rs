@@ -1,6 +1,8 @@
 //! The command line.
 
 mod dispatching;
+mod tasks;
+mod worker;
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -11,6 +13,11 @@ pub use dispatching::{
     AddSubscriptionArgs, AddWorkflowArgs, DrainArgs, DrainersArgs, KindArg, OnFailureArg, ParkedCommand,
     RewindArgs, SubscriptionsCommand, TestArgs, WorkflowsCommand,
 };
+pub use tasks::{
+    AddToJobArgs, JobCommand, JobStateArg, JobsArgs, ResumeJobArgs, ShowJobArgs, SubmitArgs, TaskArgs,
+    TaskStateArg, TasksArgs,
+};
+pub use worker::WorkerArgs;
 
 /// An append-only event ledger, and everything driven by it, in your own AWS account.
 #[derive(Debug, Parser)]
@@ -21,6 +28,7 @@ pub use dispatching::{
   ledgerline local --demo                       the whole pipeline on this machine
   ledgerline --local emit price.changed --entity ITEM/10472 --properties '{\"new\":1.48}'
   ledgerline --local events --follow            what happens, as it happens
+  ledgerline --local submit pipeline.yaml --watch
   ledgerline --local workflows add push_price --kind task
   ledgerline --local subscriptions add 'price.*' push_price
   ledgerline --stage prod doctor                what is reachable on AWS, what is missing
@@ -62,6 +70,19 @@ pub struct TargetArgs {
 pub enum Command {
     /// Run the whole pipeline in this process
     Local(LocalArgs),
+    /// Run tasks: each as a process of its own, as a task file says
+    Worker(WorkerArgs),
+    /// Submit a job or a task
+    Submit(SubmitArgs),
+    /// One job: show it, add to it, resume it
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// List jobs
+    Jobs(JobsArgs),
+    /// Show one task
+    Task(TaskArgs),
+    /// List tasks
+    Tasks(TasksArgs),
     /// Emit an event
     Emit(EmitArgs),
     /// List events, newest first, or follow them
@@ -96,6 +117,7 @@ pub enum Command {
 #[command(after_help = "Examples:
   ledgerline local --demo
   ledgerline local --data /var/tmp/ledger --aws-port 0 --port 0
+  ledgerline local --worker worker.toml
   ledgerline local --drainers timeline=1h,anomalies=15m
   AWS_ENDPOINT_URL=http://127.0.0.1:4566 aws dynamodb scan --table-name events-local")]
 pub struct LocalArgs {
@@ -105,6 +127,9 @@ pub struct LocalArgs {
     /// The port of the HTTP API; 0 picks a free one
     #[arg(long, default_value_t = 8787)]
     pub port: u16,
+    /// Also run a worker with this task file, in the same process
+    #[arg(long, value_name = "FILE")]
+    pub worker: Option<PathBuf>,
     /// Emit a few events and say where to look
     #[arg(long)]
     pub demo: bool,

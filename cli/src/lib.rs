@@ -6,5 +6,6 @@ pub mod local;
 mod output;
 mod target;
 mod times;
+pub mod worker;
 
 pub use commands::run;

@@ -7,7 +7,7 @@ use ledgerline::args::Cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match ledgerline::run(Cli::parse()).await {
+    match Box::pin(ledgerline::run(Cli::parse())).await {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
-    Clients, Fault, Names, Payloads, Reader, StoreError, control::ControlTable, system_clock,
+    Clients, Emitter, Fault, Names, Payloads, Reader, StoreError, control::ControlTable, system_clock,
     telemetry::Metrics,
 };
 
@@ -81,6 +81,15 @@ impl Target {
 
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.clients.dynamo.clone(), &self.names.events_table, self.payloads())
+    }
+
+    /// Emits what a person does here.
+    pub(crate) fn emitter(&self, app: Name) -> anyhow::Result<Emitter> {
+        let emitter = Emitter::new(&self.clients, &self.names, self.tenant()?.clone(), app);
+        Ok(emitter.within(|origin| {
+            origin.context.source = Some("user".into());
+            origin.context.origin = Some("cli".into());
+        }))
     }
 
     /// What starts work, in this process. Alerts wait for the dispatcher, which may tell people.

@@ -151,7 +151,7 @@ async fn a_task_message_carries_its_tenant_as_group_and_another_tenant_sees_noth
         .await
         .unwrap();
     drop(key);
-    for path in ["/api/subscriptions", "/api/workflows", "/api/drainers", "/api/parked"] {
+    for path in ["/api/subscriptions", "/api/workflows", "/api/parked", "/api/tasks", "/api/jobs"] {
         let request = world.http.get(format!("{}{path}", world.local.state.api_url)).bearer_auth(&text);
         let (status, answer) = world.answer(request).await;
         assert_eq!((status, answer["items"].as_array().unwrap().len()), (200, 0), "{path}");

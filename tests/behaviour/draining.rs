@@ -162,7 +162,7 @@ async fn a_second_drainer_has_a_cursor_of_its_own() {
     let error = ledger.dispatch.subscribe(&name("t"), wrong).await.unwrap_err().to_string();
     assert_eq!(
         error,
-        "drainerId: there is no drainer `nobody`; this stage has `workflow_runner`, `timeline`"
+        "drainerId: there is no drainer `nobody`; this stage has `jobs`, `workflow_runner`, `timeline`"
     );
 }
 

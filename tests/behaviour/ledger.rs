@@ -31,8 +31,7 @@ impl Ledger {
     pub(crate) async fn start() -> Self {
         let store = Store::start(None).await;
         let time = Arc::new(AtomicU64::new(BEGIN));
-        let read = time.clone();
-        let clock: Clock = Arc::new(move || at(read.load(Ordering::SeqCst)));
+        let clock = clock_of(&time);
         let options = DispatchOptions {
             queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
             drainers: Drainers::parse("timeline=1h").unwrap(),
@@ -43,6 +42,11 @@ impl Ledger {
         };
         let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
         Self { store, time, dispatch }
+    }
+
+    /// The clock that the test moves.
+    pub(crate) fn clock(&self) -> Clock {
+        clock_of(&self.time)
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -74,16 +78,18 @@ impl Ledger {
         self.dispatch.drain(&name(tenant), &name("workflow_runner"), None).await.unwrap()
     }
 
-    /// Saves what is on the bus, as the saver would.
-    pub(crate) async fn deliver(&self) {
+    /// Saves what is on the bus, as the saver would. Answers how many events that were.
+    pub(crate) async fn deliver(&self) -> usize {
+        let mut delivered = 0;
         let queues = self.store.embedded.queues();
         let queue = &self.store.names.ingest_queue;
         loop {
             let receive = Receive { max: 10, wait: None, visibility_seconds: None };
             let messages = queues.receive_now(queue, &receive).unwrap();
             if messages.is_empty() {
-                return;
+                return delivered;
             }
+            delivered += messages.len();
             for message in messages {
                 let body: Value = serde_json::from_str(&message.body).unwrap();
                 let admitted = admit(&body["detail"].to_string(), self.now()).unwrap();
@@ -125,6 +131,11 @@ impl Ledger {
                 .extend(messages.iter().map(|message| serde_json::from_str::<Value>(&message.body).unwrap()));
         }
     }
+}
+
+fn clock_of(time: &Arc<AtomicU64>) -> Clock {
+    let time = time.clone();
+    Arc::new(move || at(time.load(Ordering::SeqCst)))
 }
 
 /// A dispatcher that remembers nothing.

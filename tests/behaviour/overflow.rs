@@ -62,6 +62,8 @@ async fn a_job_with_large_inputs_travels_whole() {
         name: "scrape".into(),
         depends_on: vec![],
         input: json!({"page": "x".repeat(LARGE / 10)}).as_object().unwrap().clone(),
+        timeout_ms: None,
+        max_attempts: None,
     };
     let created = JobCreated {
         job_id: "job-1".into(),

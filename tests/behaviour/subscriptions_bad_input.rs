@@ -50,7 +50,7 @@ async fn bad_input_is_answered_with_the_place() {
         (
             subscriptions,
             subscription("drainerId", json!("nobody")),
-            "drainerId: there is no drainer `nobody`; this stage has `workflow_runner`",
+            "drainerId: there is no drainer `nobody`; this stage has `jobs`, `workflow_runner`",
         ),
         (subscriptions, subscription("drainerId", json!("jobs")), "drainerId: `jobs` is built in"),
         (subscriptions, subscription("onFailure", json!("panic")), "onFailure: unknown variant `panic`"),

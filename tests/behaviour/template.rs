@@ -3,10 +3,19 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use aws_sdk_dynamodb::types::{KeySchemaElement, TableDescription};
-use ledgerline::local::wiring;
-use ledgerline_dispatch::Drainers;
-use ledgerline_event::keys::{ATTRIBUTES, Index};
-use ledgerline_ledger::{Names, control::DUE_INDEX};
+use ledgerline::{
+    local::{Parameters, provision, wiring},
+    worker::Config,
+};
+use ledgerline_dispatch::{Drainers, Thresholds};
+use ledgerline_event::{
+    check_limits,
+    keys::{ATTRIBUTES, Index},
+};
+use ledgerline_ledger::{
+    Names,
+    control::{DUE_INDEX, LIST_INDEX},
+};
 use serde_yaml_ng::Value;
 
 use crate::world::World;
@@ -15,7 +24,7 @@ use crate::world::World;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The template with `${Stage}` filled in and every reference turned into the logical id it names.
-fn template() -> Value {
+pub(crate) fn template() -> Value {
     let text = std::fs::read_to_string(format!("{ROOT}/template.yaml")).unwrap().replace("${Stage}", "dev");
     plain(serde_yaml_ng::from_str(&text).unwrap())
 }
@@ -36,7 +45,7 @@ fn plain(value: Value) -> Value {
     }
 }
 
-fn resources<'a>(template: &'a Value, kind: &str) -> Vec<(&'a str, &'a Value)> {
+pub(crate) fn resources<'a>(template: &'a Value, kind: &str) -> Vec<(&'a str, &'a Value)> {
     let all = template["Resources"].as_mapping().unwrap();
     all.iter()
         .filter(|(_, resource)| resource["Type"] == kind)
@@ -44,7 +53,7 @@ fn resources<'a>(template: &'a Value, kind: &str) -> Vec<(&'a str, &'a Value)> {
         .collect()
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("text, not {value:?}"))
 }
 
@@ -148,7 +157,7 @@ async fn local_mode_makes_both_tables_as_they_are_declared() {
 }
 
 #[test]
-fn the_index_of_due_records_holds_keys_only() {
+fn the_index_of_due_records_holds_keys_only_and_the_one_of_lists_whole_records() {
     let template = template();
     let names = Names::of_stage("dev");
     let tables = resources(&template, "AWS::DynamoDB::Table");
@@ -158,24 +167,48 @@ fn the_index_of_due_records_holds_keys_only() {
     let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(first, second)| ((*first).into(), (*second).into())).collect()
     };
-    let attributes = owned(&[("PK", "S"), ("SK", "S"), ("dueShard", "S"), ("dueAt", "N")]);
+    let attributes = owned(&[
+        ("PK", "S"),
+        ("SK", "S"),
+        ("dueShard", "S"),
+        ("dueAt", "N"),
+        ("listIn", "S"),
+        ("listAt", "S"),
+    ]);
     assert_eq!(shape.attributes, attributes.into_iter().collect());
-    let keys = owned(&[("dueShard", "HASH"), ("dueAt", "RANGE")]);
-    assert_eq!(shape.indexes, [(DUE_INDEX.to_owned(), keys, "KEYS_ONLY".to_owned())]);
+    let due = owned(&[("dueShard", "HASH"), ("dueAt", "RANGE")]);
+    let list = owned(&[("listIn", "HASH"), ("listAt", "RANGE")]);
+    let indexes = [
+        (DUE_INDEX.to_owned(), due, "KEYS_ONLY".to_owned()),
+        (LIST_INDEX.to_owned(), list, "ALL".to_owned()),
+    ];
+    assert_eq!(shape.indexes, indexes);
+}
+
+/// The only source of a function that is of a kind.
+fn source<'a>(function: &'a Value, kind: &str) -> &'a Value {
+    let sources = function["Events"].as_mapping().unwrap();
+    let mut found = sources.values().filter(|source| source["Type"] == kind);
+    let only = &found.next().unwrap_or_else(|| panic!("no source of the kind {kind}"))["Properties"];
+    assert!(found.next().is_none(), "{kind}");
+    only
+}
+
+/// How often a function runs by its schedule.
+fn period(function: &Value) -> Duration {
+    let schedule = text(&source(function, "Schedule")["Schedule"]);
+    let minutes = schedule.strip_prefix("cron(0/").and_then(|rest| rest.strip_suffix(" * * * ? *)"));
+    let minutes: u64 =
+        minutes.unwrap_or_else(|| panic!("every so many minutes, not {schedule}")).parse().unwrap();
+    assert_eq!(60 % minutes, 0, "an hour is not made of such pauses");
+    Duration::from_secs(60 * minutes)
 }
 
 #[test]
 fn the_dispatcher_hears_of_new_events_by_their_keys_and_sweeps_as_often_as_in_local_mode() {
     let template = template();
     let (_, dispatcher) = function(&template, "dispatcher");
-    let sources = dispatcher["Events"].as_mapping().unwrap();
-    let source = |kind: &str| {
-        let mut found = sources.values().filter(|source| source["Type"] == kind);
-        let only = &found.next().unwrap_or_else(|| panic!("no source of the kind {kind}"))["Properties"];
-        assert!(found.next().is_none(), "{kind}");
-        only
-    };
-    let stream = source("DynamoDB");
+    let stream = source(dispatcher, "DynamoDB");
     assert_eq!(stream["Stream"], "EventsTable");
     assert_eq!(
         template["Resources"]["EventsTable"]["Properties"]["StreamSpecification"]["StreamViewType"],
@@ -186,15 +219,57 @@ fn the_dispatcher_hears_of_new_events_by_their_keys_and_sweeps_as_often_as_in_lo
     // An event that expires wakes nobody.
     assert_eq!(pattern, serde_json::json!({"eventName": ["INSERT"]}));
 
-    let schedule = text(&source("Schedule")["Schedule"]);
-    let minutes = schedule.strip_prefix("cron(0/").and_then(|rest| rest.strip_suffix(" * * * ? *)"));
-    let minutes: u64 =
-        minutes.unwrap_or_else(|| panic!("every so many minutes, not {schedule}")).parse().unwrap();
-    assert_eq!(60 % minutes, 0, "an hour is not made of such pauses");
-    assert_eq!(Duration::from_secs(60 * minutes), wiring(&Names::of_stage("dev")).sweep_every);
+    assert_eq!(period(dispatcher), wiring(&Names::of_stage("dev")).sweep_every);
     // A sweep that runs into the next must not be the end of what it does.
     let timeout = dispatcher["Timeout"].as_u64().unwrap();
     assert!(Duration::from_secs(timeout) > wiring(&Names::of_stage("dev")).sweep_every, "{timeout}");
+}
+
+#[test]
+fn running_tasks_are_checked_as_often_and_by_the_same_thresholds_as_in_local_mode() {
+    let template = template();
+    let (_, check) = function(&template, "health-check");
+    assert_eq!(period(check), wiring(&Names::of_stage("dev")).health_every);
+    let given = |parameter: &str| {
+        let default = template["Parameters"][parameter]["Default"].as_u64().unwrap();
+        assert_eq!(template["Parameters"][parameter]["Type"], "Number");
+        default.to_string()
+    };
+    let thresholds = Thresholds::of_seconds(
+        ("warning", &given("HealthWarningSeconds")),
+        ("critical", &given("HealthCriticalSeconds")),
+        ("overtime", &given("HealthOvertimeSeconds")),
+    );
+    assert_eq!(thresholds, Ok(Thresholds::default()));
+}
+
+#[test]
+fn the_task_queue_hides_a_message_as_long_as_a_worker_does_and_gives_up_after_any_number_of_attempts() {
+    let names = Names::of_stage("dev");
+    let wiring = wiring(&names);
+    let tasks = wiring.queues.iter().find(|queue| queue.name == names.task_queue).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("worker.toml");
+    std::fs::write(&file, "[tasks.'*']\ncommand = 'true'").unwrap();
+    let extension = Config::read(&file).unwrap().extension();
+    assert_eq!(Duration::from_secs(tasks.visibility_seconds.into()), extension);
+    let (_, receives) = tasks.redrive.clone().unwrap();
+    assert!(check_limits(None, Some(receives)).is_err(), "a task may be tried {receives} times");
+}
+
+#[tokio::test]
+async fn queues_of_an_earlier_version_are_wired_as_this_one_wires_them() {
+    let store = crate::world::Store::start(None).await;
+    let mut wired = wiring(&store.names);
+    let tasks = wired.queues.iter_mut().find(|queue| queue.name == store.names.task_queue).unwrap();
+    tasks.visibility_seconds += 7;
+    let expected = tasks.visibility_seconds.to_string();
+    provision(&store.clients, &store.names, &wired, &Parameters::default()).await.unwrap();
+    let queue = store.clients.sqs.get_queue_url().queue_name(&store.names.task_queue).send().await.unwrap();
+    let wanted = aws_sdk_sqs::types::QueueAttributeName::VisibilityTimeout;
+    let found = store.clients.sqs.get_queue_attributes().set_queue_url(queue.queue_url);
+    let found = found.attribute_names(wanted.clone()).send().await.unwrap();
+    assert_eq!(found.attributes.unwrap()[&wanted], expected);
 }
 
 #[test]
@@ -313,85 +388,4 @@ fn queues_rules_and_event_sources_are_the_same() {
         assert!(declared.contains(&expected), "{expected:?} in {declared:?}");
     }
     assert_eq!(declared.len(), wiring.sources.len());
-}
-
-/// SQS takes no policy that is about several queues.
-#[test]
-fn every_queue_has_a_policy_of_its_own_that_refuses_what_is_not_encrypted() {
-    let template = template();
-    let mut guarded = BTreeSet::new();
-    for (id, policy) in resources(&template, "AWS::SQS::QueuePolicy") {
-        let [queue] = policy["Queues"].as_sequence().unwrap().as_slice() else { panic!("{id}: one queue") };
-        let statements = policy["PolicyDocument"]["Statement"].as_sequence().unwrap();
-        for statement in statements {
-            assert_eq!(statement["Resource"], *queue, "{id}");
-        }
-        let tls_only = statements.iter().any(|statement| {
-            statement["Effect"] == "Deny" && statement["Condition"]["Bool"]["aws:SecureTransport"] == "false"
-        });
-        assert!(tls_only, "{id}");
-        assert!(guarded.insert(text(queue)), "{id}: the queue has two policies");
-    }
-    let queues: BTreeSet<&str> = resources(&template, "AWS::SQS::Queue").iter().map(|(id, _)| *id).collect();
-    assert_eq!(guarded, queues);
-}
-
-/// The actions that a statement allows.
-fn actions(statement: &Value) -> BTreeSet<&str> {
-    match &statement["Action"] {
-        Value::Sequence(actions) => actions.iter().map(text).collect(),
-        one => BTreeSet::from([text(one)]),
-    }
-}
-
-#[test]
-fn no_policy_lets_anybody_change_or_delete_an_event() {
-    let template = template();
-    let mut may_put = Vec::new();
-    let mut found = 0;
-    for (id, function) in resources(&template, "AWS::Serverless::Function")
-        .into_iter()
-        .chain(resources(&template, "AWS::IAM::Role"))
-        .chain(resources(&template, "AWS::IAM::Policy"))
-    {
-        let mut statements = Vec::new();
-        collect_statements(function, &mut statements);
-        for statement in statements {
-            let actions = actions(statement);
-            if !actions.iter().any(|action| action.starts_with("dynamodb:") || action.contains('*')) {
-                continue;
-            }
-            let resource = serde_yaml_ng::to_string(&statement["Resource"]).unwrap();
-            assert!(!resource.contains("'*'"), "{id}: any table: {actions:?}");
-            if !resource.contains("EventsTable") {
-                continue;
-            }
-            found += 1;
-            let of_the_stream = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"];
-            let to_read = ["Query", "GetItem", "BatchGetItem"];
-            for action in actions {
-                let action = action.strip_prefix("dynamodb:").unwrap();
-                if action == "PutItem" {
-                    may_put.push(id);
-                } else {
-                    assert!(of_the_stream.contains(&action) || to_read.contains(&action), "{id}: {action}");
-                }
-            }
-        }
-    }
-    assert!(found >= 3, "the saver, the dispatcher and the API have statements on the table");
-    assert_eq!(may_put, ["SaveEventToDynamoRole"]);
-}
-
-fn collect_statements<'a>(value: &'a Value, into: &mut Vec<&'a Value>) {
-    match value {
-        Value::Mapping(entries) => {
-            if entries.contains_key("Action") {
-                into.push(value);
-            }
-            entries.values().for_each(|inner| collect_statements(inner, into));
-        }
-        Value::Sequence(items) => items.iter().for_each(|inner| collect_statements(inner, into)),
-        _ => {}
-    }
 }

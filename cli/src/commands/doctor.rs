@@ -30,7 +30,7 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
     let names = &target.names;
     let checks = [
         table(target, "events table", &names.events_table, 7).await,
-        table(target, "control table", &names.control_table, 1).await,
+        table(target, "control table", &names.control_table, 2).await,
         bus(target).await,
         queue(target, "ingest queue", &names.ingest_queue, false).await,
         queue(target, "dead-letter queue", &names.dead_letter_queue, true).await,

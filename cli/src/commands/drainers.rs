@@ -19,7 +19,7 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
         output.table(
             &["drainer", "cursor", "lag", "processed", "epoch", "halted on", "error"],
             states.iter().map(row).collect(),
-            "No drainer has begun for this tenant: nothing subscribes yet.",
+            "No drainer has begun for this tenant: it has no events yet, or nobody drains them.",
         )?;
     }
     Ok(ExitCode::SUCCESS)

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use ledgerline_event::Name;
-use ledgerline_ledger::{Emitter, system_clock};
+use ledgerline_ledger::system_clock;
 use serde_json::json;
 
 use super::given;
@@ -14,12 +14,7 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
     let (entity_type, entity_id) =
         args.entity.split_once('/').context("--entity: TYPE/ID is expected, as in ITEM/10472")?;
     let properties = given::object("--properties", &args.properties)?;
-    let app = Name::new("--app", args.app)?;
-    let emitter =
-        Emitter::new(&target.clients, &target.names, target.tenant()?.clone(), app).within(|origin| {
-            origin.context.source = Some("user".into());
-            origin.context.origin = Some("cli".into());
-        });
+    let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let mut draft = emitter.event(args.event_type).entity(entity_type, entity_id).properties(properties);
     if let Some(key) = args.idempotency_key {
         draft = draft.idempotency_key(key);

@@ -6,7 +6,7 @@ use ledgerline_event::Name;
 use ledgerline_ledger::Emitter;
 use serde_json::json;
 
-use super::logs_to_stderr;
+use super::{WORKER_TELLS, logs_to_stderr};
 use crate::{
     args::LocalArgs,
     local::{Local, LocalOptions},
@@ -14,10 +14,11 @@ use crate::{
 };
 
 pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyhow::Result<ExitCode> {
-    logs_to_stderr("warn");
+    logs_to_stderr(if args.worker.is_some() { WORKER_TELLS } else { "warn" });
     let options = LocalOptions {
         aws_port: args.aws_port,
         port: args.port,
+        worker: args.worker,
         slack_webhook: args.slack_webhook,
         drainers: args.drainers,
         retention_days: args.retention_days,
@@ -119,7 +120,7 @@ async fn demo(local: &Local) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-async fn interrupted() -> anyhow::Result<()> {
+pub(super) async fn interrupted() -> anyhow::Result<()> {
     #[cfg(unix)]
     {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

@@ -7,14 +7,22 @@ mod emit;
 mod events;
 mod failed;
 mod given;
+mod job;
+mod jobs;
 mod keys;
 mod local;
 mod parked;
 mod rewind;
+mod submit;
 mod subscriptions;
+mod task;
+mod tasks;
+mod worker;
 mod workflows;
 
 use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Cli, Command},
@@ -26,12 +34,28 @@ use crate::{
 pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let output = Output::new(cli.target.json);
     if let Command::Local(args) = cli.command {
-        return local::run(cli.target.data, args, output).await;
+        return Box::pin(local::run(cli.target.data, args, output)).await;
+    }
+    if let Command::Worker(args) = cli.command {
+        let level = if args.verbose { WORKER_TALKS } else { WORKER_TELLS };
+        if output.is_json() {
+            json_logs_to_stderr(level)
+        } else {
+            logs_to_stderr(level)
+        }
+        // A mistake in the task file is told of before anybody is asked for the ledger.
+        let config = worker::config(&args)?;
+        return Box::pin(worker::run(&Target::find(&cli.target).await?, args, config)).await;
     }
     logs_to_stderr("warn");
     let target = Target::find(&cli.target).await?;
     match cli.command {
-        Command::Local(_) => unreachable!("handled above: it needs no target"),
+        Command::Local(_) | Command::Worker(_) => unreachable!("handled above: their logs say more"),
+        Command::Submit(args) => submit::run(&target, args, output).await,
+        Command::Job(command) => job::run(&target, command, output).await,
+        Command::Jobs(args) => jobs::run(&target, args, output).await,
+        Command::Task(args) => task::run(&target, args, output).await,
+        Command::Tasks(args) => tasks::run(&target, args, output).await,
         Command::Emit(args) => emit::run(&target, args, output).await,
         Command::Events(args) => events::run(&target, args, output).await,
         Command::Subscriptions(command) => subscriptions::run(&target, command, output).await,
@@ -46,16 +70,34 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// A worker tells when a task starts and ends…
+const WORKER_TELLS: &str = "warn,ledgerline::worker=info";
+/// …and if wanted also what the task itself says.
+const WORKER_TALKS: &str = "warn,ledgerline::worker=debug";
+
 /// Log lines for people, away from the data; `RUST_LOG` says how much.
 fn logs_to_stderr(level: &str) {
     use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},dynoxide=error")));
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(level))
         .init();
+}
+
+/// The same for machines: one JSON object a line.
+fn json_logs_to_stderr(level: &str) {
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_env_filter(log_filter(level))
+        .init();
+}
+
+fn log_filter(level: &str) -> EnvFilter {
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},dynoxide=error")))
 }

@@ -7,6 +7,7 @@ use std::{
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage, SqsMessageAttribute};
 use ledgerline_alert::Slack;
+use ledgerline_dispatch::{Dispatch, Thresholds};
 use ledgerline_embedded::{Embedded, Queues, Receive, Received};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
@@ -24,12 +25,13 @@ const CONCURRENCY: usize = 4;
 /// What one receive answers at most.
 const RECEIVE_MAX: usize = 10;
 
-/// Starts a poller for every event source.
+/// Starts a poller for every event source, and what runs by the clock.
 pub(super) async fn start(
     embedded: &Embedded,
     clients: &Clients,
     names: &Names,
     options: &LocalOptions,
+    dispatch: &Dispatch,
     stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
@@ -56,15 +58,22 @@ pub(super) async fn start(
         metrics: Metrics::silent(),
         clock: options.clock.clone(),
     });
+    let task_dlq = Arc::new(task_dlq::Handler {
+        dispatch: dispatch.clone(),
+        metrics: Metrics::silent(),
+        clock: options.clock.clone(),
+    });
+    let health = health_check::Handler { dispatch: dispatch.clone(), thresholds: Thresholds::default() };
 
-    let mut pollers = Vec::new();
-    for source in wiring(names).sources {
+    let wiring = wiring(names);
+    let mut pollers = vec![tokio::spawn(check_health(health, wiring.health_every, stopped.clone()))];
+    for source in wiring.sources {
         // Whoever had received messages of this queue died with the process before.
         embedded.queues().release(&source.queue)?;
         // Where batches wait to become large, only one collects.
         let concurrency = if source.window_seconds == 0 { CONCURRENCY } else { 1 };
         for _ in 0..concurrency {
-            let (save, alert) = (save.clone(), alert.clone());
+            let (save, alert, task_dlq) = (save.clone(), alert.clone(), task_dlq.clone());
             let poller =
                 Poller { queues: embedded.queues(), source: source.clone(), stopped: stopped.clone() };
             pollers.push(match source.function {
@@ -76,11 +85,40 @@ pub(super) async fn start(
                     let handler = alert.clone();
                     async move { handler.handle(batch).await }
                 })),
+                "task-dlq" => tokio::spawn(poller.run(move |batch| {
+                    let handler = task_dlq.clone();
+                    async move { handler.handle(batch).await }
+                })),
                 other => anyhow::bail!("no function is called {other}"),
             });
         }
     }
     Ok(pollers)
+}
+
+/// Checks the tasks that are being worked on as often as on AWS.
+async fn check_health(handler: health_check::Handler, every: Duration, mut stopped: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(every);
+    // A machine that slept makes up for nothing: one check sees everything.
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => return,
+            _ = ticks.tick() => {}
+        }
+        let handler = handler.clone();
+        match tokio::spawn(async move { handler.handle().await }).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "running tasks could not be checked; the next minute tries again")
+            }
+            Err(error) => {
+                tracing::error!(%error, "the check of running tasks crashed; the next minute tries again")
+            }
+        }
+    }
 }
 
 struct Poller {

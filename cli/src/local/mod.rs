@@ -7,6 +7,7 @@ mod provision;
 mod state;
 mod visits;
 mod wiring;
+mod worker;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,6 +26,9 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 pub use provision::{Parameters, provision};
 pub use state::LocalState;
 pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
+
+use crate::worker::Config;
+use worker::LocalWorker;
 
 /// The stage of local mode.
 pub const STAGE: &str = "local";
@@ -45,6 +49,8 @@ pub struct LocalOptions {
     pub aws_port: u16,
     /// The port of the HTTP API; 0 picks a free one.
     pub port: u16,
+    /// The task file of a worker in the same process.
+    pub worker: Option<PathBuf>,
     /// Where alerts go; without one they are printed.
     pub slack_webhook: Option<String>,
     /// The drainers, as `workflow_runner,timeline=1h`.
@@ -64,6 +70,7 @@ impl LocalOptions {
             data: data.into(),
             aws_port: 0,
             port: 0,
+            worker: None,
             slack_webhook: None,
             drainers: String::new(),
             retention_days: 0,
@@ -85,6 +92,7 @@ pub struct Local {
     pub embedded: Embedded,
     /// Drains.
     pub dispatch: Dispatch,
+    worker: Option<LocalWorker>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -92,6 +100,8 @@ pub struct Local {
 impl Local {
     /// Starts everything; ready when this returns.
     pub async fn start(options: LocalOptions) -> anyhow::Result<Self> {
+        // A mistake in the task file is told of before anything is started.
+        let task_file = options.worker.as_deref().map(Config::read).transpose()?;
         let api_listener = listen(options.port).await?;
         private_folder(&options.data)?;
         let clock = options.clock.clone();
@@ -138,12 +148,13 @@ impl Local {
         };
 
         let (stop, stopped) = watch::channel(false);
-        let mut tasks = functions::start(&embedded, &clients, &names, &options, stopped.clone()).await?;
+        let queues = QueueUrls::find(&clients.sqs, &names).await?;
+        let task_queue = queues.tasks.clone();
         let dispatch = Dispatch::new(
             &clients,
             &names,
             DispatchOptions {
-                queues: QueueUrls::find(&clients.sqs, &names).await?,
+                queues,
                 drainers,
                 slack: Some(Slack::new(clients.ssm.clone(), names.slack_webhook_parameter.clone())),
                 metrics: Metrics::silent(),
@@ -151,6 +162,8 @@ impl Local {
                 clock: options.clock.clone(),
             },
         )?;
+        let mut tasks =
+            functions::start(&embedded, &clients, &names, &options, &dispatch, stopped.clone()).await?;
         let sweep_every = wiring(&names).sweep_every;
         let (for_drains, clock) = (dispatch.clone(), options.clock.clone());
         tasks.push(tokio::spawn(dispatcher::run(for_drains, wake_ups, clock, sweep_every, stopped.clone())));
@@ -158,13 +171,20 @@ impl Local {
         let api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
         tasks.push(tokio::spawn(serve_api(api_listener, api, stopped)));
 
+        let worker = task_file
+            .map(|config| LocalWorker::start(&dispatch, &clients, task_queue, config, options.clock.clone()));
+
         // Last: whoever sees the file may call at once.
         state.write(&options.data)?;
-        Ok(Self { state, clients, names, embedded, dispatch, stop, tasks })
+        Ok(Self { state, clients, names, embedded, dispatch, worker, stop, tasks })
     }
 
     /// Takes no more work, finishes what is in flight, and returns.
     pub async fn stop(self) {
+        // First: what its tasks end with still has to be saved.
+        if let Some(worker) = self.worker {
+            worker.stop().await;
+        }
         self.stop.send_replace(true);
         let deadline = tokio::time::Instant::now() + STOP_WITHIN;
         for task in self.tasks {

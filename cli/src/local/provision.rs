@@ -1,5 +1,7 @@
 //! Makes the tables, queues, bus, rule and bucket of local mode; what is there stays.
 
+use std::collections::HashMap;
+
 use anyhow::Context;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CreateGlobalSecondaryIndexAction, GlobalSecondaryIndex,
@@ -9,7 +11,10 @@ use aws_sdk_dynamodb::types::{
 use aws_sdk_eventbridge::types::{DeadLetterConfig, Target};
 use aws_sdk_sqs::types::QueueAttributeName;
 use ledgerline_event::keys::Index;
-use ledgerline_ledger::{Clients, Fault, Names, StoreError, control::DUE_INDEX};
+use ledgerline_ledger::{
+    Clients, Fault, Names, StoreError,
+    control::{DUE_INDEX, LIST_INDEX},
+};
 use serde_json::json;
 
 use super::{REGION, Wiring, wiring::QueueWiring};
@@ -33,7 +38,7 @@ pub async fn provision(
     parameters: &Parameters<'_>,
 ) -> anyhow::Result<()> {
     table(clients, &names.events_table, events_indexes()?).await.context("making the events table")?;
-    table(clients, &names.control_table, vec![due_index()?]).await.context("making the control table")?;
+    table(clients, &names.control_table, control_indexes()?).await.context("making the control table")?;
     for queue in &wiring.queues {
         make_queue(clients, queue).await.with_context(|| format!("making the queue {}", queue.name))?;
     }
@@ -71,15 +76,21 @@ fn events_indexes() -> anyhow::Result<Vec<IndexPlan>> {
     (1..=7).map(Index::Gsi).map(plan).collect()
 }
 
-fn due_index() -> anyhow::Result<IndexPlan> {
-    Ok(IndexPlan {
-        index: GlobalSecondaryIndex::builder()
-            .index_name(DUE_INDEX)
-            .set_key_schema(Some(schema("dueShard", "dueAt")?))
-            .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
-            .build()?,
-        attributes: [("dueShard", ScalarAttributeType::S), ("dueAt", ScalarAttributeType::N)],
-    })
+fn control_indexes() -> anyhow::Result<Vec<IndexPlan>> {
+    let plan = |name, pk, (sk, kind), projected: ProjectionType| {
+        anyhow::Ok(IndexPlan {
+            index: GlobalSecondaryIndex::builder()
+                .index_name(name)
+                .set_key_schema(Some(schema(pk, sk)?))
+                .projection(Projection::builder().projection_type(projected).build())
+                .build()?,
+            attributes: [(pk, ScalarAttributeType::S), (sk, kind)],
+        })
+    };
+    Ok(vec![
+        plan(DUE_INDEX, "dueShard", ("dueAt", ScalarAttributeType::N), ProjectionType::KeysOnly)?,
+        plan(LIST_INDEX, "listIn", ("listAt", ScalarAttributeType::S), ProjectionType::All)?,
+    ])
 }
 
 fn schema(pk: &str, sk: &str) -> anyhow::Result<Vec<KeySchemaElement>> {
@@ -159,11 +170,18 @@ async fn make_queue(clients: &Clients, queue: &QueueWiring) -> anyhow::Result<()
         let policy = json!({ "deadLetterTargetArn": queue_arn(target), "maxReceiveCount": receives });
         attributes.push((QueueAttributeName::RedrivePolicy, policy.to_string()));
     }
-    let mut request = clients.sqs.create_queue().queue_name(&queue.name);
-    for (name, value) in attributes {
-        request = request.attributes(name, value);
+    let attributes: HashMap<_, _> = attributes.into_iter().collect();
+    let create = clients.sqs.create_queue().queue_name(&queue.name).set_attributes(Some(attributes.clone()));
+    match create.send().await.map_err(|error| StoreError::new("CreateQueue", error)) {
+        // A folder of an earlier version has it with other settings.
+        Err(error) if matches!(error.code.as_deref(), Some("QueueNameExists" | "QueueAlreadyExists")) => {}
+        other => return Ok(other.map(|_| ())?),
     }
-    request.send().await.map_err(|error| StoreError::new("CreateQueue", error))?;
+    let found = clients.sqs.get_queue_url().queue_name(&queue.name).send().await;
+    let found = found.map_err(|error| StoreError::new("GetQueueUrl", error))?;
+    let set = clients.sqs.set_queue_attributes().set_queue_url(found.queue_url);
+    let set = set.set_attributes(Some(attributes)).send().await;
+    set.map_err(|error| StoreError::new("SetQueueAttributes", error))?;
     Ok(())
 }
 

@@ -45,6 +45,8 @@ pub struct Wiring {
     pub sources: Vec<EventSource>,
     /// How often the dispatcher sweeps.
     pub sweep_every: Duration,
+    /// How often the tasks are looked at that are being worked on.
+    pub health_every: Duration,
 }
 
 /// The wiring of a stage.
@@ -72,9 +74,9 @@ pub fn wiring(names: &Names) -> Wiring {
             },
             QueueWiring {
                 name: names.task_queue.clone(),
-                visibility_seconds: 120,
+                visibility_seconds: 60,
                 retention_seconds: Some(14 * 24 * 60 * 60),
-                redrive: Some((names.task_dead_letter_queue.clone(), 10)),
+                redrive: Some((names.task_dead_letter_queue.clone(), 500)),
             },
         ],
         rules: vec![RuleWiring {
@@ -96,7 +98,14 @@ pub fn wiring(names: &Names) -> Wiring {
                 batch_size: 100,
                 window_seconds: 10,
             },
+            EventSource {
+                function: "task-dlq",
+                queue: names.task_dead_letter_queue.clone(),
+                batch_size: 10,
+                window_seconds: 0,
+            },
         ],
         sweep_every: Duration::from_secs(2 * 60),
+        health_every: Duration::from_secs(60),
     }
 }

@@ -31,7 +31,10 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     };
     let clients = Clients::from_environment().await;
     let options = DispatchOptions {
-        queues: QueueUrls { tasks: required("TASK_QUEUE_URL")? },
+        queues: QueueUrls {
+            tasks: required("TASK_QUEUE_URL")?,
+            task_dead_letters: required("TASK_DEAD_LETTER_QUEUE_URL")?,
+        },
         drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
         slack: Some(Slack::new(clients.ssm.clone(), required("SLACK_WEBHOOK_PARAMETER")?)),
         metrics: Metrics::new(&stage, "dispatcher"),

@@ -13,6 +13,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use ledgerline_dispatch::Dispatch;
+use ledgerline_event::Name;
 use ledgerline_ledger::{
     Clients, Clock, Emitter, Names, Payloads, Reader, control::ControlTable, telemetry::Metrics,
 };
@@ -41,7 +42,7 @@ impl Api {
         metrics: Metrics,
         clock: Clock,
     ) -> Result<Self, ledgerline_event::Invalid> {
-        let name = |text| ledgerline_event::Name::new("app", text);
+        let name = |text| Name::new("app", text);
         // The tenant is that of the caller's key, each time anew.
         let emitter = Emitter::with_clock(&clients, &names, name("api")?, name("api")?, clock.clone())
             .within(|origin| {
@@ -60,6 +61,11 @@ impl Api {
             metrics,
             clock,
         })
+    }
+
+    /// Emits for the tenant of a caller's key.
+    pub(crate) fn emitter_of(&self, tenant: Name) -> Emitter {
+        self.emitter.within(|origin| origin.tenant = tenant)
     }
 }
 
@@ -81,6 +87,13 @@ pub fn router(api: Api) -> Router {
         .route("/api/workflows", get(routes::workflows::list).post(routes::workflows::create))
         .route("/api/workflows/{type}", delete(routes::workflows::remove))
         .route("/api/workflows/{type}/start", post(routes::workflows::start))
+        .route("/api/tasks", get(routes::tasks::list).post(routes::tasks::submit))
+        .route("/api/tasks/{id}", get(routes::tasks::show))
+        .route("/api/tasks/{id}/history", get(routes::tasks::history))
+        .route("/api/jobs", get(routes::jobs::list).post(routes::jobs::submit))
+        .route("/api/jobs/{id}", get(routes::jobs::show))
+        .route("/api/jobs/{id}/tasks", post(routes::jobs::add))
+        .route("/api/jobs/{id}/resume", post(routes::jobs::resume))
         .route("/api/drainers", get(routes::drainers::list))
         .route("/api/drainers/{id}/rewind", post(routes::drainers::rewind))
         .route("/api/parked", get(routes::parked::list))

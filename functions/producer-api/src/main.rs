@@ -21,7 +21,10 @@ async fn main() -> Result<(), lambda_http::Error> {
     let metrics = Metrics::new(&stage, "producer-api");
     let clients = Clients::from_environment().await;
     let options = DispatchOptions {
-        queues: QueueUrls { tasks: required("TASK_QUEUE_URL")? },
+        queues: QueueUrls {
+            tasks: required("TASK_QUEUE_URL")?,
+            task_dead_letters: required("TASK_DEAD_LETTER_QUEUE_URL")?,
+        },
         drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
         slack: None,
         // What it drains counts where the alarms look.

@@ -76,7 +76,9 @@ impl From<PathRejection> for Problem {
 impl From<DispatchError> for Problem {
     fn from(error: DispatchError) -> Self {
         match error {
-            DispatchError::Invalid(invalid) => invalid.into(),
+            DispatchError::Invalid(invalid) | DispatchError::Emit(EmitError::Invalid(invalid)) => {
+                invalid.into()
+            }
             DispatchError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
             DispatchError::Refused(reason) => Self::new(StatusCode::CONFLICT, reason),
             DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),

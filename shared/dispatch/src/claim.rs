@@ -7,7 +7,9 @@
 //! sent; a message may come twice, and carries what its consumer needs to notice that.
 
 use aws_sdk_dynamodb::{
-    error::SdkError, operation::put_item::PutItemError, types::ReturnValuesOnConditionCheckFailure,
+    error::SdkError,
+    operation::put_item::PutItemError,
+    types::{AttributeValue, ReturnValuesOnConditionCheckFailure},
 };
 use futures::future::try_join_all;
 use ledgerline_event::{Millis, Name, Seconds};
@@ -22,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Dispatch, DispatchError, LEASE_MS, Queue,
-    record::{number, text},
+    conditional::{number, text},
 };
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
@@ -52,6 +54,9 @@ pub(crate) struct Message {
     pub(crate) group: String,
     /// JSON, as it will be sent.
     pub(crate) body: String,
+    /// How long it stays hidden.
+    #[serde(default)]
+    pub(crate) delay_seconds: u64,
 }
 
 impl Effects {
@@ -67,6 +72,9 @@ impl Effects {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Claim {
     pub(crate) state: ClaimState,
+    /// Which claim: a task's record is one at its start and another at its end.
+    #[serde(default)]
+    pub(crate) claim_id: Option<Name>,
     /// What it started, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) started: Option<Name>,
@@ -81,6 +89,26 @@ pub(crate) struct Claim {
     claimed_at: Millis,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttl: Option<Seconds>,
+}
+
+impl Claim {
+    /// What an update of a record sets to make it this claim; the values go with [`Claim::values`].
+    pub(crate) const SET: &str = "#state = :pending, claimId = :claimId, dueShard = :dueShard, dueAt = :dueAt, \
+                                  claimedAt = :claimedAt, effects = :effects, effectsKey = :effectsKey";
+
+    /// The values of [`Claim::SET`].
+    pub(crate) fn values(&self) -> Vec<(&'static str, AttributeValue)> {
+        let text_or_null = |value: Option<&str>| value.map_or(AttributeValue::Null(true), text);
+        vec![
+            (":pending", text("pending")),
+            (":claimId", text_or_null(self.claim_id.as_deref())),
+            (":dueShard", text_or_null(self.due_shard.as_deref())),
+            (":dueAt", number(self.due_at.unwrap_or(self.claimed_at).get())),
+            (":claimedAt", number(self.claimed_at.get())),
+            (":effects", text_or_null(self.effects.as_deref())),
+            (":effectsKey", text_or_null(self.effects_key.as_deref())),
+        ]
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,11 +144,18 @@ pub(crate) enum Claimed {
 impl Dispatch {
     /// Makes the claim unless there is one.
     pub(crate) async fn claim(&self, intent: &Intent) -> Result<Claimed, DispatchError> {
+        self.put_claim(&intent.key, &self.pending(intent).await?).await
+    }
+
+    /// A claim as it is before its effects are sent.
+    pub(crate) async fn pending(&self, intent: &Intent) -> Result<Claim, DispatchError> {
         let now = self.now();
         let json = serde_json::to_string(&intent.effects)
             .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+        let claim_id = self.new_event_id();
         let mut claim = Claim {
             state: ClaimState::Pending,
+            claim_id: Some(claim_id.clone()),
             started: intent.started.clone(),
             effects: None,
             effects_key: None,
@@ -134,11 +169,11 @@ impl Dispatch {
             claim.effects = Some(json);
         } else {
             // A name of its own: two who claim at once must not overwrite each other's.
-            let key = format!("claims/{}.json", self.new_event_id());
+            let key = format!("claims/{claim_id}.json");
             self.payloads.put(&key, json.into_bytes()).await?;
             claim.effects_key = Some(key);
         }
-        self.put_claim(&intent.key, &claim).await
+        Ok(claim)
     }
 
     /// Notes that there will be no start; `false` if there is a claim already.
@@ -149,6 +184,7 @@ impl Dispatch {
     ) -> Result<bool, DispatchError> {
         let claim = Claim {
             state: ClaimState::Dropped,
+            claim_id: None,
             started: None,
             effects: None,
             effects_key: None,
@@ -164,6 +200,17 @@ impl Dispatch {
     pub(crate) async fn is_dropped(&self, key: &ControlKey) -> Result<bool, DispatchError> {
         let claim: Option<Claim> = self.control.get(key).await?;
         Ok(claim.is_some_and(|claim| claim.state == ClaimState::Dropped))
+    }
+
+    /// Whether there is a claim, of whatever state.
+    pub(crate) async fn claim_there(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        Ok(self.control.get::<Claim>(key).await?.is_some())
+    }
+
+    /// Whether this very claim is there.
+    pub(crate) async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, DispatchError> {
+        let there: Option<Claim> = self.control.get(key).await?;
+        Ok(there.is_some_and(|there| there.claim_id == claim.claim_id))
     }
 
     /// Comes back to a claim later: those behind it must not wait for it.
@@ -182,7 +229,11 @@ impl Dispatch {
         }
     }
 
-    async fn put_claim(&self, key: &ControlKey, claim: &Claim) -> Result<Claimed, DispatchError> {
+    pub(crate) async fn put_claim(
+        &self,
+        key: &ControlKey,
+        claim: &impl Serialize,
+    ) -> Result<Claimed, DispatchError> {
         let put = self
             .control
             .put(key, claim)?
@@ -213,24 +264,29 @@ impl Dispatch {
     /// Makes claims and sees each one through: new ones and those that somebody left pending.
     /// Answers, in their order, who made them.
     pub(crate) async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
-        let claimed = try_join_all(intents.iter().map(|intent| self.claim(intent))).await?;
+        let made = try_join_all(intents.iter().map(|intent| async move {
+            let claim = self.pending(intent).await?;
+            let claimed = self.put_claim(&intent.key, &claim).await?;
+            Ok::<_, DispatchError>((claim.claim_id, claimed))
+        }));
+        let made = made.await?;
         let mut all = Effects::default();
         let mut unfinished = Vec::new();
-        for (intent, claimed) in intents.iter().zip(&claimed) {
-            let effects = match claimed {
-                Claimed::New => intent.effects.clone(),
+        for (intent, (id, claimed)) in intents.iter().zip(&made) {
+            let (id, effects) = match claimed {
+                Claimed::New => (id, intent.effects.clone()),
                 Claimed::Before(claim) if claim.state == ClaimState::Pending => {
-                    self.effects_of(claim).await?
+                    (&claim.claim_id, self.effects_of(claim).await?)
                 }
                 Claimed::Before(_) => continue,
             };
             all.events.extend(effects.events);
             all.messages.extend(effects.messages);
-            unfinished.push(&intent.key);
+            unfinished.push((&intent.key, id.as_deref()));
         }
         self.send(all).await?;
-        try_join_all(unfinished.into_iter().map(|key| self.finish(key))).await?;
-        Ok(claimed)
+        try_join_all(unfinished.into_iter().map(|(key, id)| self.finish(key, id))).await?;
+        Ok(made.into_iter().map(|(_, claimed)| claimed).collect())
     }
 
     /// Repeats the effects of a claim that nobody finished. Answers whether it was pending.
@@ -247,11 +303,11 @@ impl Dispatch {
             }
         }
         self.send(effects).await?;
-        self.finish(key).await?;
+        self.finish(key, claim.claim_id.as_deref()).await?;
         Ok(true)
     }
 
-    async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
+    pub(crate) async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
         if !effects.events.is_empty() {
             self.emitter.send_sealed(effects.events).await?;
         }
@@ -271,17 +327,24 @@ impl Dispatch {
     }
 
     /// The effects are out: the claim stays, so that they are never sent by another.
-    async fn finish(&self, key: &ControlKey) -> Result<(), DispatchError> {
-        let update = self
+    /// Only the claim that they belong to: the record may be another claim by now.
+    pub(crate) async fn finish(&self, key: &ControlKey, id: Option<&str>) -> Result<(), DispatchError> {
+        let mut update = self
             .control
             .update(key)
             .update_expression("SET #state = :done REMOVE effects, effectsKey, dueShard, dueAt")
-            .condition_expression("#state = :pending")
+            .condition_expression(match id {
+                Some(_) => "#state = :pending AND claimId = :id",
+                None => "#state = :pending AND attribute_not_exists(claimId)",
+            })
             .expression_attribute_names("#state", "state")
             .expression_attribute_values(":done", text("done"))
             .expression_attribute_values(":pending", text("pending"));
+        if let Some(id) = id {
+            update = update.expression_attribute_values(":id", text(id));
+        }
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            // Two finished it at once.
+            // Somebody else finished it.
             Err(error) if error.fault == ledgerline_ledger::Fault::Conflict => Ok(()),
             other => Ok(other.map(|_| ())?),
         }

@@ -18,10 +18,11 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    Dispatch, DispatchError, Halted, SETTLE_MS, Triggered,
+    Dispatch, DispatchError, Halted, JOBS_DRAINER, SETTLE_MS, Triggered,
+    conditional::text,
     handle::{Handled, Handler, Made, Stop},
     memory::Memory,
-    record::{Acquired, Lease, Progress, Then, Written, text},
+    record::{Acquired, Lease, Progress, Then, Written},
 };
 
 /// Events, or pointers, of one read.
@@ -73,6 +74,10 @@ impl Dispatch {
         let mut lease = loop {
             match self.records.acquire(tenant, drainer, &owner, self.now()).await? {
                 Acquired::Held(lease) => break *lease,
+                // Built in: it begins with the tenant's first event.
+                Acquired::Nothing if drainer.as_str() == JOBS_DRAINER => {
+                    self.records.create(tenant, drainer, self.now()).await?;
+                }
                 Acquired::Nothing => return Ok(drained),
                 Acquired::Contended { fence } => {
                     // The mark first: if the holder is dead, a sweep comes when its lease is over.
@@ -182,13 +187,10 @@ impl Dispatch {
             let (places, more) = self.timeline.after(&lease.tenant, &position, PAGE).await?;
             let Some(last) = places.last() else { return Ok(()) };
             position = last.sk.clone();
-            // Anew for each page: whoever changes a subscription or a type need not wait for a backlog.
-            let matcher = self.matcher(lease).await?;
-            let handler = Handler::new(self, lease, &matcher);
-            let work = handler.handle(&places, |epoch, sk| memory.has(epoch, sk), deadline);
-            let handled = self.holding(lease, work).await;
-            let epochs = handler.epochs.clone();
-            handler.made().note(drained, alerts);
+            let epochs = lease.record.epochs.clone();
+            let finished_before = |sk: &str| memory.has(epochs.of(sk), sk);
+            let handled =
+                self.handle_page(lease, &places, finished_before, deadline, (drained, alerts)).await?;
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
@@ -244,10 +246,7 @@ impl Dispatch {
             let places: Vec<Option<(usize, Place)>> =
                 stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
             let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
-            let matcher = self.matcher(lease).await?;
-            let handler = Handler::new(self, lease, &matcher);
-            let handled = self.holding(lease, handler.handle(&places, |_, _| false, deadline)).await;
-            handler.made().note(drained, alerts);
+            let handled = self.handle_page(lease, &places, |_| false, deadline, (drained, alerts)).await?;
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
@@ -266,6 +265,27 @@ impl Dispatch {
                 return Ok(());
             }
         }
+    }
+
+    /// Handles events as the drainer does it; `None` if the lease was lost.
+    async fn handle_page(
+        &self,
+        lease: &Lease,
+        places: &[Place],
+        finished_before: impl Fn(&str) -> bool,
+        deadline: Option<Instant>,
+        (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
+    ) -> Result<Option<Handled>, DispatchError> {
+        if lease.drainer.as_str() == JOBS_DRAINER {
+            let work = Box::pin(self.drive(&lease.tenant, places, finished_before, deadline));
+            return Ok(self.holding(lease, work).await);
+        }
+        // Anew for each page: whoever changes a subscription or a type need not wait for a backlog.
+        let matcher = self.matcher(lease).await?;
+        let handler = Handler::new(self, lease, &matcher);
+        let handled = self.holding(lease, handler.handle(places, finished_before, deadline)).await;
+        handler.made().note(drained, alerts);
+        Ok(handled)
     }
 
     /// The stamp of the first pointer after a place in the late lane.

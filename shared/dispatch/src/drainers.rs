@@ -33,7 +33,7 @@ pub struct Drainers(Vec<Drainer>);
 
 impl Drainers {
     /// Reads a list of names, each with `=` and a period (`90s`, `15m`, `1h`, `1d`) or without.
-    /// `workflow_runner` is always there.
+    /// `jobs` and `workflow_runner` are always there.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut drainers: Vec<Drainer> = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -53,6 +53,7 @@ impl Drainers {
         if drainers.iter().all(|drainer| drainer.id.as_str() != DEFAULT_DRAINER) {
             drainers.insert(0, Drainer { id: Name::new("drainers", DEFAULT_DRAINER)?, every: None });
         }
+        drainers.insert(0, Drainer { id: Name::new("drainers", JOBS_DRAINER)?, every: None });
         Ok(Self(drainers))
     }
 
@@ -66,15 +67,20 @@ impl Drainers {
         self.0.iter().filter(|drainer| drainer.every.is_none())
     }
 
+    /// The drainer called `id`, if subscriptions may belong to it.
+    pub fn for_subscriptions(&self, field: &'static str, id: &str) -> Result<&Drainer, Invalid> {
+        match id {
+            JOBS_DRAINER => Err(Invalid::new(field, "`jobs` is built in and takes no subscriptions")),
+            _ => self.get(field, id),
+        }
+    }
+
     /// The drainer called `id`; the error lists those that there are.
     pub fn get(&self, field: &'static str, id: &str) -> Result<&Drainer, Invalid> {
-        self.0.iter().find(|drainer| drainer.id.as_str() == id).ok_or_else(|| {
-            let reason = match id {
-                JOBS_DRAINER => "`jobs` is built in and takes no subscriptions".to_owned(),
-                _ => format!("there is no drainer `{id}`; this stage has {self}"),
-            };
-            Invalid::new(field, reason)
-        })
+        self.0
+            .iter()
+            .find(|drainer| drainer.id.as_str() == id)
+            .ok_or_else(|| Invalid::new(field, format!("there is no drainer `{id}`; this stage has {self}")))
     }
 }
 
@@ -115,9 +121,12 @@ mod tests {
         let drainers = Drainers::parse("timeline=1h, anomalies = 15m").unwrap();
         let shown: Vec<_> =
             drainers.iter().map(|drainer| (drainer.id.as_str(), drainer.round().as_secs())).collect();
-        assert_eq!(shown, [("workflow_runner", 3_600), ("timeline", 3_600), ("anomalies", 900)]);
-        assert_eq!(drainers.prompt().count(), 1);
-        assert_eq!(Drainers::parse("").unwrap().iter().count(), 1);
+        assert_eq!(
+            shown,
+            [("jobs", 3_600), ("workflow_runner", 3_600), ("timeline", 3_600), ("anomalies", 900)]
+        );
+        assert_eq!(drainers.prompt().count(), 2);
+        assert_eq!(Drainers::parse("").unwrap().iter().count(), 2);
     }
 
     #[test]
@@ -137,7 +146,7 @@ mod tests {
         let error = Drainers::parse("a").unwrap().get("drainerId", "b").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "drainerId: there is no drainer `b`; this stage has `workflow_runner`, `a`"
+            "drainerId: there is no drainer `b`; this stage has `jobs`, `workflow_runner`, `a`"
         );
     }
 }

@@ -134,12 +134,11 @@ impl<'a> Handler<'a> {
     pub(crate) async fn handle(
         &self,
         places: &[Place],
-        finished_before: impl Fn(u64, &str) -> bool,
+        finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
     ) -> Handled {
         let touched = places.iter().enumerate().filter(|(_, place)| {
-            self.matcher.touches(&place.event.event_type)
-                && !finished_before(self.epochs.of(&place.sk), &place.sk)
+            self.matcher.touches(&place.event.event_type) && !finished_before(&place.sk)
         });
         let mut touched = touched.collect::<Vec<_>>().into_iter();
         loop {

@@ -7,12 +7,15 @@
 
 mod claim;
 mod compiled;
+mod conditional;
 mod dispatch;
 mod drain;
 mod drainers;
 mod epochs;
 mod handle;
+mod jobs;
 mod lag;
+mod listing;
 mod memory;
 mod new_workflow_type;
 mod notice;
@@ -25,12 +28,17 @@ mod rewind;
 mod sample;
 mod start;
 mod sweep;
+mod tasks;
 
 pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
 pub use drain::Drained;
 pub use drainers::{DEFAULT_DRAINER, Drainer, Drainers, JOBS_DRAINER};
 pub use epochs::{Epochs, Rewound};
 pub use handle::Triggered;
+pub use jobs::{
+    AddedTasks, JobDetails, JobPage, JobRecord, JobSubmission, JobTaskDetails, JobView, SubmittedJob,
+    SubmittedJobTask,
+};
 pub use lag::{DrainerState, STALL_MS};
 pub use new_workflow_type::{NewTask, NewWorkflowType};
 pub use parked::{MAX_ATTEMPTS, ParkedBecause, ParkedPage, ParkedStart, ParkedState};
@@ -41,3 +49,7 @@ pub use retry::Retried;
 pub use rewind::Rewind;
 pub use sample::SampleEvent;
 pub use sweep::Swept;
+pub use tasks::{
+    Buried, EndAnswer, HealthChecked, InputRef, SubmittedTask, Taken, TaskEnd, TaskLease, TaskMessage,
+    TaskPage, TaskSubmission, Thresholds,
+};

@@ -44,6 +44,8 @@ pub struct NewTask {
     pub depends_on: Vec<String>,
     #[serde(default)]
     pub input: Map<String, Value>,
+    pub timeout_ms: Option<u64>,
+    pub max_attempts: Option<u32>,
 }
 
 impl NewWorkflowType {
@@ -96,7 +98,14 @@ impl NewWorkflowType {
 
 impl From<NewTask> for TemplateTask {
     fn from(task: NewTask) -> Self {
-        Self { task_id: task.task_id, name: task.name, depends_on: task.depends_on, input: task.input }
+        Self {
+            task_id: task.task_id,
+            name: task.name,
+            depends_on: task.depends_on,
+            input: task.input,
+            timeout_ms: task.timeout_ms,
+            max_attempts: task.max_attempts,
+        }
     }
 }
 
@@ -115,7 +124,7 @@ mod tests {
     fn every_kind_can_be_made_of_its_own_fields() {
         for fields in [
             json!({"kind": "task", "name": "n", "timeoutMs": 1, "maxAttempts": 2}),
-            json!({"kind": "job", "tasks": [{"taskId": "a", "name": "n"}]}),
+            json!({"kind": "job", "tasks": [{"taskId": "a", "name": "n", "timeoutMs": 1, "maxAttempts": 2}]}),
             json!({"kind": "run", "workflow": "w", "idempotencyKey": "$.id"}),
             json!({"kind": "send", "event": "e", "match": {"id": "$.id"}}),
         ] {
@@ -124,7 +133,12 @@ mod tests {
             let made = serde_json::to_value(made(asked).unwrap()).unwrap();
             for (field, value) in fields.as_object().unwrap() {
                 match field.as_str() {
-                    "tasks" => assert_eq!(made["tasks"][0]["taskId"], "a"),
+                    "tasks" => {
+                        let expected = json!({
+                            "taskId": "a", "name": "n", "dependsOn": [], "input": {}, "timeoutMs": 1, "maxAttempts": 2,
+                        });
+                        assert_eq!(made["tasks"][0], expected);
+                    }
                     _ => assert_eq!(made[field], *value),
                 }
             }

@@ -18,8 +18,8 @@ use sha2::{Digest, Sha256};
 use crate::{
     Dispatch, DispatchError, Halted,
     claim::Claim,
+    conditional::{number, text},
     notice::{About, Notice},
-    record::{number, text},
 };
 
 /// After so many attempts a start is parked.

@@ -17,6 +17,9 @@ const MAX_BYTES: usize = 900_000;
 pub enum Queue {
     /// Tasks, for workers.
     Tasks,
+    /// Tasks that were tried too often.
+    #[serde(rename = "task-dead-letters")]
+    TaskDeadLetters,
 }
 
 /// Where the queues are.
@@ -24,19 +27,27 @@ pub enum Queue {
 #[allow(missing_docs)]
 pub struct QueueUrls {
     pub tasks: String,
+    pub task_dead_letters: String,
 }
 
 impl QueueUrls {
     /// Asks SQS for the queues of a stage.
     pub async fn find(sqs: &aws_sdk_sqs::Client, names: &Names) -> Result<Self, StoreError> {
-        let answer = sqs.get_queue_url().queue_name(&names.task_queue).send().await;
-        let answer = answer.map_err(|error| StoreError::new("GetQueueUrl", error))?;
-        Ok(Self { tasks: answer.queue_url.unwrap_or_default() })
+        let find = |name: String| async move {
+            let answer = sqs.get_queue_url().queue_name(name).send().await;
+            let answer = answer.map_err(|error| StoreError::new("GetQueueUrl", error))?;
+            Ok::<_, StoreError>(answer.queue_url.unwrap_or_default())
+        };
+        Ok(Self {
+            tasks: find(names.task_queue.clone()).await?,
+            task_dead_letters: find(names.task_dead_letter_queue.clone()).await?,
+        })
     }
 
     fn of(&self, queue: Queue) -> &str {
         match queue {
             Queue::Tasks => &self.tasks,
+            Queue::TaskDeadLetters => &self.task_dead_letters,
         }
     }
 }
@@ -44,29 +55,30 @@ impl QueueUrls {
 impl Dispatch {
     /// Sends messages in their order, as few requests as they fit in.
     pub(crate) async fn send_messages(&self, messages: Vec<Message>) -> Result<(), DispatchError> {
-        let mut batch: Vec<(Queue, String, String)> = Vec::new();
+        let mut batch: Vec<Message> = Vec::new();
         let mut bytes = 0;
         for message in messages {
-            let body = message.body;
-            let full = batch.len() == MAX_ENTRIES || bytes + body.len() > MAX_BYTES;
-            if full || batch.last().is_some_and(|(queue, ..)| *queue != message.queue) {
+            let full = batch.len() == MAX_ENTRIES || bytes + message.body.len() > MAX_BYTES;
+            if full || batch.last().is_some_and(|last| last.queue != message.queue) {
                 self.send_batch(std::mem::take(&mut batch)).await?;
                 bytes = 0;
             }
-            bytes += body.len();
-            batch.push((message.queue, message.group, body));
+            bytes += message.body.len();
+            batch.push(message);
         }
         self.send_batch(batch).await
     }
 
-    async fn send_batch(&self, batch: Vec<(Queue, String, String)>) -> Result<(), DispatchError> {
-        let Some((queue, ..)) = batch.first() else { return Ok(()) };
-        let mut request = self.sqs.send_message_batch().queue_url(self.queues.of(*queue));
-        for (position, (_, group, body)) in batch.iter().enumerate() {
+    async fn send_batch(&self, batch: Vec<Message>) -> Result<(), DispatchError> {
+        let Some(first) = batch.first() else { return Ok(()) };
+        let mut request = self.sqs.send_message_batch().queue_url(self.queues.of(first.queue));
+        for (position, message) in batch.iter().enumerate() {
+            let delay = i32::try_from(message.delay_seconds).unwrap_or(i32::MAX);
             let entry = SendMessageBatchRequestEntry::builder()
                 .id(position.to_string())
-                .message_body(body)
-                .message_group_id(group)
+                .message_body(&message.body)
+                .message_group_id(&message.group)
+                .set_delay_seconds((delay > 0).then_some(delay))
                 .build()
                 .map_err(|error| StoreError::unreadable("SendMessageBatch", error.to_string()))?;
             request = request.entries(entry);

@@ -3,19 +3,17 @@
 //! Whoever holds the lease has a fence of their own, and every write but the wake-up is on
 //! condition of it: a holder that slept past its lease changes nothing when it wakes.
 
-use aws_sdk_dynamodb::{
-    error::SdkError,
-    operation::update_item::{UpdateItemError, builders::UpdateItemFluentBuilder},
-    types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure},
-};
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_ledger::{
     StoreError,
-    control::{ControlTable, Item, keys, read},
+    control::{ControlTable, keys},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Epochs;
+use crate::{
+    Epochs,
+    conditional::{Answer, conditionally, number, text},
+};
 
 /// How long a lease lasts without being renewed.
 pub const LEASE_MS: u64 = 60_000;
@@ -165,6 +163,16 @@ impl DrainRecords {
         self.control.get(&keys::drain(tenant, drainer)).await
     }
 
+    /// Makes the record of a drainer that begins at the beginning, unless there is one.
+    pub(crate) async fn create(&self, tenant: &Name, drainer: &Name, now: Millis) -> Result<(), StoreError> {
+        let update = self
+            .control
+            .update(&keys::drain(tenant, drainer))
+            .update_expression("SET createdAt = if_not_exists(createdAt, :now)")
+            .expression_attribute_values(":now", number(now.get()));
+        conditionally::<DrainRecord>(update).await.map(|_| ())
+    }
+
     /// Takes the lease if it is free, publishing the horizons in the same write.
     pub(crate) async fn acquire(
         &self,
@@ -194,17 +202,11 @@ impl DrainRecords {
                 .expression_attribute_values(":zero", number(0))
                 .expression_attribute_values(":one", number(1))
                 .expression_attribute_values(":horizon", text(&horizons.main))
-                .expression_attribute_values(":lane", number(horizons.lane.get()))
-                .return_values(ReturnValue::AllNew);
+                .expression_attribute_values(":lane", number(horizons.lane.get()));
             let refused = match conditionally(update).await? {
                 Answer::Done(record) => {
                     let (tenant, drainer) = (tenant.clone(), drainer.clone());
-                    return Ok(Acquired::Held(Box::new(Lease {
-                        tenant,
-                        drainer,
-                        record: *record,
-                        horizons,
-                    })));
+                    return Ok(Acquired::Held(Box::new(Lease { tenant, drainer, record, horizons })));
                 }
                 Answer::Refused(None) => return Ok(Acquired::Nothing),
                 Answer::Refused(Some(record)) => record,
@@ -227,7 +229,7 @@ impl DrainRecords {
             .expression_attribute_names("#owner", "owner")
             .expression_attribute_values(":zero", number(0))
             .expression_attribute_values(":one", number(1));
-        Ok(matches!(conditionally(update).await?, Answer::Done(_)))
+        Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
     }
 
     /// Takes the lease away from whoever has it.
@@ -239,7 +241,7 @@ impl DrainRecords {
             .condition_expression("attribute_exists(#owner)")
             .expression_attribute_names("#owner", "owner")
             .expression_attribute_values(":one", number(1));
-        conditionally(update).await.map(|_| ())
+        conditionally::<DrainRecord>(update).await.map(|_| ())
     }
 
     /// Keeps the lease alive; `false` if it is somebody else's now.
@@ -252,7 +254,7 @@ impl DrainRecords {
             .expression_attribute_names("#owner", "owner")
             .expression_attribute_values(":until", number(now.plus(LEASE_MS).get()))
             .expression_attribute_values(":fence", number(lease.record.fence));
-        Ok(matches!(conditionally(update).await?, Answer::Done(_)))
+        Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
     }
 
     /// Writes what a pass has achieved, if the lease is still ours.
@@ -275,8 +277,7 @@ impl DrainRecords {
             .expression_attribute_values(":now", number(now.get()))
             .expression_attribute_values(":zero", number(0))
             .expression_attribute_values(":processed", number(progress.processed))
-            .expression_attribute_values(":fence", number(lease.record.fence))
-            .return_values(ReturnValue::AllNew);
+            .expression_attribute_values(":fence", number(lease.record.fence));
         let texts = [
             ("#cursor", ":cursor", progress.cursor.as_deref()),
             ("laneCursor", ":laneCursor", progress.lane_cursor.as_deref()),
@@ -336,11 +337,11 @@ impl DrainRecords {
             expression.push_str(&remove.join(", "));
         }
         let update = update.update_expression(expression).condition_expression(condition);
-        match conditionally(update).await? {
+        match conditionally::<DrainRecord>(update).await? {
             Answer::Done(record) => {
                 // A wake-up that came during the pass must still be seen when the lease is let go.
                 let wake = if then == Then::Again { record.wake } else { lease.record.wake };
-                lease.record = DrainRecord { wake, ..*record };
+                lease.record = DrainRecord { wake, ..record };
                 lease.horizons = horizons;
                 Ok(Written::Done)
             }
@@ -350,35 +351,4 @@ impl DrainRecords {
             Answer::Refused(_) => Ok(Written::Lost),
         }
     }
-}
-
-enum Answer {
-    Done(Box<DrainRecord>),
-    Refused(Option<Box<DrainRecord>>),
-}
-
-async fn conditionally(update: UpdateItemFluentBuilder) -> Result<Answer, StoreError> {
-    let sent = update
-        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-        .send()
-        .await;
-    let record = |item: Item| read::<DrainRecord>(item).map(Box::new);
-    match sent {
-        Ok(answer) => Ok(Answer::Done(answer.attributes.map(record).transpose()?.unwrap_or_default())),
-        Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
-            let UpdateItemError::ConditionalCheckFailedException(there) = refused.into_err() else {
-                unreachable!("checked by the guard");
-            };
-            Ok(Answer::Refused(there.item.map(record).transpose()?))
-        }
-        Err(error) => Err(StoreError::new("UpdateItem", error)),
-    }
-}
-
-pub(crate) fn text(value: &str) -> AttributeValue {
-    AttributeValue::S(value.to_owned())
-}
-
-pub(crate) fn number(value: u64) -> AttributeValue {
-    AttributeValue::N(value.to_string())
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     DEFAULT_DRAINER, Dispatch, DispatchError,
     claim::Claimed,
-    record::{number, text},
+    conditional::{number, text},
     start::{Input, NoPlan, Origin},
 };
 
@@ -136,7 +136,7 @@ impl Dispatch {
         let subscription = Subscription {
             subscription_id,
             tenant_id: tenant.clone(),
-            drainer_id: self.drainers.get("drainerId", drainer)?.id.clone(),
+            drainer_id: self.drainers.for_subscriptions("drainerId", drainer)?.id.clone(),
             event_type_glob: new.event_type_glob,
             workflow_type: new.workflow_type,
             input_mapper: new.input_mapper,

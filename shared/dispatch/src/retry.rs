@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     Dispatch, DispatchError, ParkedStart, ParkedState,
     claim::Claimed,
-    record::{number, text},
+    conditional::{number, text},
     start::{NoPlan, Origin, caused_by},
 };
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     Dispatch, DispatchError, DrainRecord,
-    record::{number, text},
+    conditional::{number, text},
     registry::built,
 };
 
@@ -45,7 +45,7 @@ impl Dispatch {
         missing_only: bool,
         counted: bool,
     ) -> Result<Rewind, DispatchError> {
-        let drainer = self.drainers.get("drainerId", drainer)?.id.clone();
+        let drainer = self.drainers.for_subscriptions("drainerId", drainer)?.id.clone();
         let record = self.records.get(tenant, &drainer).await?.ok_or_else(|| {
             DispatchError::Refused(format!(
                 "`{drainer}` has not begun for this tenant: nothing subscribes yet"

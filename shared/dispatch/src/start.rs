@@ -1,9 +1,6 @@
 //! What a start sends: the events and messages of each kind of workflow type.
 
-use ledgerline_event::{
-    Event, Kind, Name, Properties, Seconds,
-    catalogue::{JobCreated, TaskPending},
-};
+use ledgerline_event::{Event, Kind, Name, Properties, Seconds, catalogue::JobCreated};
 use ledgerline_ledger::{
     EmitError, Emitter,
     control::keys::{self, ControlKey},
@@ -13,14 +10,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Dispatch, DispatchError, Queue,
-    claim::{Effects, Intent, Message},
+    Dispatch, DispatchError,
+    claim::{Effects, Intent},
+    tasks::TaskStart,
 };
-
-/// Larger inputs travel by reference: an SQS message has 1 MiB, and a claim holds it too.
-const MAX_INPUT_BYTES: usize = 200_000;
-/// The first generation of a task; a resume opens the next.
-const FIRST_GENERATION: u32 = 1;
 
 /// Input of a start.
 pub(crate) type Input = Map<String, Value>;
@@ -77,33 +70,21 @@ impl Dispatch {
         let (started, effects) = match &workflow_type.kind {
             WorkflowKind::Task { timeout_ms, max_attempts, .. } => {
                 let request_id = emitter.new_id(Kind::Task);
-                let name = workflow_type.target();
-                let pending = TaskPending {
-                    request_id: request_id.to_string(),
-                    job_id: None,
-                    name: name.to_string(),
+                let start = TaskStart {
+                    request_id: request_id.clone(),
+                    job: None,
+                    name: workflow_type.target().to_string(),
                     depends_on: None,
+                    input,
+                    generation: 1,
+                    timeout_ms: *timeout_ms,
+                    max_attempts: *max_attempts,
                 };
-                let event = seal(emitter, "Task Pending", ("TASK", &request_id), None, pending).await?;
-                let mut body = json!({
-                    "tenantId": tenant,
-                    "appName": emitter.origin().app,
-                    "requestId": request_id,
-                    "name": name,
-                    "generation": FIRST_GENERATION,
-                    "context": emitter.origin().context,
-                });
-                for (field, value) in
-                    [("timeoutMs", *timeout_ms), ("maxAttempts", max_attempts.map(u64::from))]
-                {
-                    if let Some(value) = value {
-                        body[field] = json!(value);
-                    }
+                match self.task_effects(emitter, start).await {
+                    Ok((_, effects)) => (request_id, effects),
+                    Err(DispatchError::Invalid(invalid)) => return Err(NoPlan::Unfit(invalid.to_string())),
+                    Err(error) => return Err(error.into()),
                 }
-                self.put_input(&mut body, &request_id, input).await?;
-                let body = sendable(&body);
-                let message = Message { queue: Queue::Tasks, group: group(&tenant), body };
-                (request_id, Effects { events: vec![event], messages: vec![message], alert: None })
             }
             WorkflowKind::Job { tasks } => {
                 let job_id = emitter.new_id(Kind::Job);
@@ -139,19 +120,6 @@ impl Dispatch {
         };
         Ok(Intent { key, effects, started: Some(started), ttl: origin.ttl })
     }
-
-    /// The input itself, or where it lies.
-    async fn put_input(&self, body: &mut Value, request_id: &Name, input: Input) -> Result<(), NoPlan> {
-        let json = serde_json::to_vec(&input).map_err(|error| NoPlan::Unfit(error.to_string()))?;
-        if json.len() <= MAX_INPUT_BYTES {
-            body["input"] = Value::Object(input);
-            return Ok(());
-        }
-        let key = format!("tasks/{request_id}-input.json");
-        self.payloads.put(&key, json).await?;
-        body["inputRef"] = json!({ "bucket": self.payloads.bucket(), "key": key });
-        Ok(())
-    }
 }
 
 async fn seal(
@@ -171,18 +139,5 @@ async fn seal(
         Ok(sealed) => Ok(sealed),
         Err(EmitError::Invalid(invalid)) => Err(NoPlan::Unfit(invalid.to_string())),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// JSON as a queue takes it: two characters have to be escaped there.
-fn sendable(body: &Value) -> String {
-    body.to_string().replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
-}
-
-/// What queues are fair between. SQS takes only some characters there.
-fn group(tenant: &str) -> String {
-    match tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => tenant.to_owned(),
-        false => crate::parked::digest(&[tenant]),
     }
 }

@@ -15,7 +15,7 @@ use ledgerline_ledger::{
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::{Dispatch, DispatchError, Drained, Drainer, record::number};
+use crate::{Dispatch, DispatchError, Drained, Drainer, conditional::number};
 
 /// Tenants that are visited at the same time.
 const VISITED_AT_ONCE: usize = 4;

@@ -1,4 +1,4 @@
-//! The twelve event types that the system itself emits, with their exact properties.
+//! The thirteen event types that the system itself emits, with their exact properties.
 //!
 //! A field that may be left out is an `Option` (or a list that may be empty). Readers ignore
 //! fields they do not know. Any other event type is plain JSON: [`Known::read`] answers `None`.
@@ -26,7 +26,7 @@ macro_rules! catalogue {
         })*
 
         /// Every event type of the catalogue.
-        pub const EVENT_TYPES: [&str; 12] = [$($event),*];
+        pub const EVENT_TYPES: [&str; 13] = [$($event),*];
 
         /// The properties of an event whose type is in the catalogue.
         #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,7 @@ catalogue! {
     JobTasksAdded "Job Tasks Added" "JOB",
     JobCompleted "Job Completed" "JOB",
     JobFailureDetected "Job Failure Detected" "JOB",
+    JobResumed "Job Resumed" "JOB",
     TaskHealthCheck "Task Health Check" "HEALTH",
 }
 
@@ -262,6 +263,12 @@ pub struct JobTask {
     /// Its static input.
     #[serde(default)]
     pub input: Map<String, Value>,
+    /// How long it may run; else as long as the worker allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How often it is tried; else as often as the worker does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
 }
 
 /// Tasks were added to a job.
@@ -300,6 +307,18 @@ pub struct JobFailureDetected {
     pub failed_task_id: String,
     /// By bare task id; `null` for a task that has not begun.
     pub task_statuses: BTreeMap<String, Option<TaskState>>,
+}
+
+/// Tasks of a job that had failed are started again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobResumed {
+    /// The job's id.
+    pub job_id: String,
+    /// The job's generation from now on.
+    pub generation: u32,
+    /// By bare task id: the generation that the task is started as.
+    pub tasks: BTreeMap<String, u32>,
 }
 
 /// How the tasks that are running fare.
@@ -354,7 +373,7 @@ pub enum Health {
 }
 
 /// Where a task stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum TaskState {
@@ -362,6 +381,18 @@ pub enum TaskState {
     Processing,
     Completed,
     Failed,
+}
+
+impl TaskState {
+    /// As it is written in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Processing => "processing",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// Why an attempt failed.
@@ -379,6 +410,19 @@ pub enum ErrorCategory {
 }
 
 impl ErrorCategory {
+    /// As it is written in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Network => "network",
+            Self::RateLimit => "rate-limit",
+            Self::ServerError => "server-error",
+            Self::Auth => "auth",
+            Self::Validation => "validation",
+            Self::Programming => "programming",
+        }
+    }
+
     /// Whether another attempt may succeed.
     pub const fn is_retryable(self) -> bool {
         match self {

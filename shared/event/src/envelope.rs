@@ -79,6 +79,9 @@ pub struct Context {
     /// Which attempt at the task it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+    /// Which generation of the task: a resume opens the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
     /// The subscriptions that led here, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,

@@ -2,18 +2,17 @@
 //! `$` is a JSONPath over the start's input and `literal:…` is a text, at any depth; all else
 //! is itself.
 
-use std::collections::{HashMap, HashSet};
-
-use ledgerline_event::catalogue::JobTask;
+use ledgerline_event::{
+    catalogue::JobTask,
+    dag::{Node, check_job},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{mapper::LITERAL, path::Path, row::Input};
 
-/// How many tasks a template may have.
-const TASKS_MAX: usize = 1000;
-/// The longest task id, in bytes.
-const TASK_ID_MAX: usize = 128;
+/// As long as the id that a start gives its job: each task's id must fit beside it.
+const SOME_JOB: &str = "job_00000000000000000000000000";
 
 /// One task of a job template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +28,24 @@ pub struct TemplateTask {
     /// Its input, with paths still to be looked up.
     #[serde(default)]
     pub input: Map<String, Value>,
+    /// How long it may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How often it is tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+}
+
+impl<'a> From<&'a TemplateTask> for Node<'a> {
+    fn from(task: &'a TemplateTask) -> Self {
+        Self {
+            task_id: &task.task_id,
+            name: &task.name,
+            depends_on: &task.depends_on,
+            timeout_ms: task.timeout_ms,
+            max_attempts: task.max_attempts,
+        }
+    }
 }
 
 /// The tasks with the paths in their inputs looked up in `input`.
@@ -42,6 +59,8 @@ pub fn fill(tasks: &[TemplateTask], input: &Map<String, Value>) -> Result<Vec<Jo
             name: task.name.clone(),
             depends_on: task.depends_on.clone(),
             input: filled,
+            timeout_ms: task.timeout_ms,
+            max_attempts: task.max_attempts,
         })
     };
     tasks.iter().map(one).collect()
@@ -70,48 +89,11 @@ pub(crate) fn fault(tasks: &[TemplateTask]) -> Option<String> {
 }
 
 fn check(tasks: &[TemplateTask]) -> Result<(), String> {
-    if tasks.is_empty() || tasks.len() > TASKS_MAX {
-        return Err(format!("has {} tasks; 1 to {TASKS_MAX} are allowed", tasks.len()));
-    }
-    let mut known = HashMap::new();
-    for (index, task) in tasks.iter().enumerate() {
-        let id = &task.task_id;
-        if let Some(reason) = id_fault(id) {
-            return Err(format!("the id {id:?} of task {} {reason}", index + 1));
-        }
-        if known.insert(id.as_str(), index).is_some() {
-            return Err(format!("two tasks have the id `{id}`"));
-        }
-    }
-    for task in tasks {
-        let of_task = |reason: String| format!("task `{}`: {reason}", task.task_id);
-        if let Some(unknown) = task.depends_on.iter().find(|parent| !known.contains_key(parent.as_str())) {
-            return Err(of_task(format!("depends on `{unknown}`, which is not among the tasks")));
-        }
-        let mut seen = HashSet::new();
-        if let Some(twice) = task.depends_on.iter().find(|parent| !seen.insert(parent.as_str())) {
-            return Err(of_task(format!("depends on `{twice}` twice")));
-        }
-        if task.name.trim().is_empty() {
-            return Err(of_task("has no name, so no worker could run it".into()));
-        }
-        check_map(&task.input).map_err(of_task)?;
-    }
-    match cycle(tasks, &known) {
-        Some(cycle) => Err(format!("the tasks wait for each other: {}", cycle.join(" → "))),
-        None => Ok(()),
-    }
-}
-
-fn id_fault(id: &str) -> Option<&'static str> {
-    let hidden = |c: char| ledgerline_event::Name::new("taskId", format!("x{c}x")).is_err();
-    if id.is_empty() || id.len() > TASK_ID_MAX {
-        return Some("does not have 1 to 128 bytes");
-    }
-    if id.contains(['#', ':']) {
-        return Some("contains `#` or `:`, which separate the parts of a key");
-    }
-    (id.trim() != id || id.chars().any(hidden)).then_some("has invisible characters")
+    check_job(SOME_JOB, tasks.iter().map(Node::from)).map_err(|invalid| invalid.reason)?;
+    let inputs = |task: &TemplateTask| {
+        check_map(&task.input).map_err(|reason| format!("task `{}`: {reason}", task.task_id))
+    };
+    tasks.iter().try_for_each(inputs)
 }
 
 fn check_map(template: &Map<String, Value>) -> Result<(), String> {
@@ -132,38 +114,6 @@ fn check_value(template: &Value) -> Result<(), String> {
     }
 }
 
-/// Tasks that wait for each other, the first also last, as each is waited for by the one before.
-fn cycle<'a>(tasks: &'a [TemplateTask], index_of: &HashMap<&str, usize>) -> Option<Vec<&'a str>> {
-    // Takes away whatever waits for nothing that is left; a cycle is what stays.
-    let mut waiting: Vec<usize> = tasks.iter().map(|task| task.depends_on.len()).collect();
-    let mut children = vec![Vec::new(); tasks.len()];
-    for (child, task) in tasks.iter().enumerate() {
-        for parent in &task.depends_on {
-            children[index_of[parent.as_str()]].push(child);
-        }
-    }
-    let mut free: Vec<usize> = (0..tasks.len()).filter(|n| waiting[*n] == 0).collect();
-    while let Some(parent) = free.pop() {
-        for child in &children[parent] {
-            waiting[*child] -= 1;
-            if waiting[*child] == 0 {
-                free.push(*child);
-            }
-        }
-    }
-    let mut at = waiting.iter().position(|count| *count > 0)?;
-    let mut path = Vec::new();
-    while !path.contains(&at) {
-        path.push(at);
-        // What stays waits for something that stays.
-        let parents = tasks[at].depends_on.iter().map(|parent| index_of[parent.as_str()]);
-        at = parents.into_iter().find(|parent| waiting[*parent] > 0)?;
-    }
-    let first = path.iter().position(|n| *n == at)?;
-    path.push(at);
-    Some(path[first..].iter().map(|n| tasks[*n].task_id.as_str()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -180,7 +130,7 @@ mod tests {
             {"taskId": "a", "name": "fetch", "input": {
                 "id": "$.id", "deep": [{"all": "$.lines[*].sku"}, 1, null, true], "price": "literal:$5", "plain": "x $.id",
             }},
-            {"taskId": "b", "name": "report", "dependsOn": ["a"]},
+            {"taskId": "b", "name": "report", "dependsOn": ["a"], "timeoutMs": 60_000, "maxAttempts": 5},
         ]));
         assert_eq!(fault(&tasks), None);
         let input = json!({"id": 7, "lines": [{"sku": "s"}, {"sku": "t"}]});
@@ -191,7 +141,10 @@ mod tests {
                 {"taskId": "a", "name": "fetch", "dependsOn": [], "input": {
                     "id": 7, "deep": [{"all": ["s", "t"]}, 1, null, true], "price": "$5", "plain": "x $.id",
                 }},
-                {"taskId": "b", "name": "report", "dependsOn": ["a"], "input": {}},
+                {
+                    "taskId": "b", "name": "report", "dependsOn": ["a"], "input": {},
+                    "timeoutMs": 60_000, "maxAttempts": 5,
+                },
             ])
         );
         assert_eq!(fill(&tasks, &Map::new()).unwrap_err(), "task `a`: `$.id` finds nothing in the input");
@@ -199,19 +152,17 @@ mod tests {
 
     #[test]
     fn a_template_that_cannot_become_a_job_names_the_task() {
-        let task = |id: &str, parents: &[&str]| json!({"taskId": id, "name": "n", "dependsOn": parents});
         for (json, expected) in [
             (json!([]), "has 0 tasks; 1 to 1000 are allowed"),
-            (json!([task("a", &[]), task("a", &[])]), "two tasks have the id `a`"),
-            (json!([task("a", &["b"])]), "task `a`: depends on `b`, which is not among the tasks"),
-            (json!([task("a", &[]), task("b", &["a", "a"])]), "task `b`: depends on `a` twice"),
-            (json!([task("a", &["a"])]), "the tasks wait for each other: a → a"),
-            (json!([task("x", &["a"]), task("a", &["b"]), task("b", &["a"])]), "a → b → a"),
-            (json!([task("a", &["c"]), task("b", &["a"]), task("c", &["b"])]), "a → c → b → a"),
-            (json!([task("a:b", &[])]), "the id \"a:b\" of task 1 contains `#` or `:`"),
-            (json!([task("", &[])]), "the id \"\" of task 1 does not have 1 to 128 bytes"),
-            (json!([task("a", &[]), task("b\u{200b}", &[])]), "of task 2 has invisible characters"),
-            (json!([{"taskId": "a", "name": " "}]), "task `a`: has no name"),
+            (
+                json!([{"taskId": "a", "name": "n", "dependsOn": ["a"]}]),
+                "the tasks wait for each other: a → a",
+            ),
+            (
+                json!([{"taskId": "a", "name": "n", "maxAttempts": 0}]),
+                "task `a`: maxAttempts: is 0; 1 to 100 are allowed",
+            ),
+            (json!([{"taskId": "x".repeat(98), "name": "n"}]), "has 129 bytes and at most 128 are allowed"),
             (
                 json!([{"taskId": "a", "name": "n", "input": {"x": ["$5"]}}]),
                 "task `a`: x: \"$5\" is no JSONPath: it goes wrong at position 2; `literal:$5` is the text itself",
@@ -220,19 +171,5 @@ mod tests {
             let fault = fault(&tasks(json)).unwrap_or_default();
             assert!(fault.contains(expected), "{expected}: {fault}");
         }
-    }
-
-    #[test]
-    fn a_thousand_tasks_in_a_row_are_no_cycle() {
-        let row = |n: usize| TemplateTask {
-            task_id: n.to_string(),
-            name: "n".into(),
-            depends_on: if n == 0 { vec![] } else { vec![(n - 1).to_string()] },
-            input: Map::new(),
-        };
-        let mut tasks: Vec<TemplateTask> = (0..1000).map(row).collect();
-        assert_eq!(fault(&tasks), None);
-        tasks.push(row(1000));
-        assert!(fault(&tasks).unwrap().contains("1001 tasks"));
     }
 }

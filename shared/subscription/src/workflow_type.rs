@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline_event::{Invalid, Millis, Name};
+use ledgerline_event::{Invalid, Millis, Name, check_limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -14,10 +14,6 @@ use crate::{
     template::{self, TemplateTask},
 };
 
-/// The longest a task may run: what a queue can hide a message for.
-const TIMEOUT_MAX: u64 = 43_200_000;
-/// How often a task may be tried at most.
-const ATTEMPTS_MAX: u32 = 100;
 /// The longest idempotency key, in bytes.
 const KEY_MAX: usize = 512;
 
@@ -82,21 +78,7 @@ impl WorkflowType {
             key_path(text).map_err(|reason| Invalid::new("idempotencyKey", reason))?;
         }
         match &self.kind {
-            Kind::Task { timeout_ms, max_attempts, .. } => {
-                let timeout = timeout_ms.filter(|ms| !(1..=TIMEOUT_MAX).contains(ms));
-                let attempts = max_attempts.filter(|count| !(1..=ATTEMPTS_MAX).contains(count));
-                if let Some(ms) = timeout {
-                    let reason = format!("is {ms}; 1 to {TIMEOUT_MAX} (twelve hours) are allowed");
-                    return Err(Invalid::new("timeoutMs", reason));
-                }
-                match attempts {
-                    Some(count) => {
-                        let reason = format!("is {count}; 1 to {ATTEMPTS_MAX} are allowed");
-                        Err(Invalid::new("maxAttempts", reason))
-                    }
-                    None => Ok(()),
-                }
-            }
+            Kind::Task { timeout_ms, max_attempts, .. } => check_limits(*timeout_ms, *max_attempts),
             Kind::Job { tasks } => {
                 template::fault(tasks).map_or(Ok(()), |reason| Err(Invalid::new("tasks", reason)))
             }

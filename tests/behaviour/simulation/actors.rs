@@ -19,12 +19,11 @@ use fastrand::Rng;
 use futures::{channel::oneshot, task::AtomicWaker};
 use ledgerline_event::Millis;
 use ledgerline_ledger::Clock;
-use tokio::time::Instant;
 
 use super::{
     call::{Answer, Call, Reply, item_keys},
     faults::{Fate, Faults, failure},
-    services::Message,
+    services::{Depth, Message},
     store::{Flaws, Flight, Store},
     trace::Trace,
 };
@@ -94,7 +93,6 @@ pub(crate) struct Simulation<'s> {
     /// Updates and transactions that were applied.
     updates: u64,
     steps: u64,
-    began: Instant,
     now: Arc<AtomicU64>,
     scheduler: Arc<AtomicWaker>,
     trace: Trace,
@@ -115,7 +113,6 @@ impl<'s> Simulation<'s> {
             requests: BTreeMap::new(),
             updates: 0,
             steps: 0,
-            began: Instant::now(),
             now: Arc::new(AtomicU64::new(BEGINNING)),
             scheduler: Arc::default(),
             trace: Trace::new(),
@@ -159,9 +156,20 @@ impl<'s> Simulation<'s> {
         self.store.shared.services(|services| std::mem::take(&mut services.bus))
     }
 
-    /// What was sent to queues since this was last asked.
+    /// What was sent to queues since this was last asked, received or not.
     pub(crate) fn take_sent(&mut self) -> Vec<Message> {
-        self.store.shared.services(|services| std::mem::take(&mut services.sent))
+        self.store.shared.services(|services| std::mem::take(&mut services.queues.sent))
+    }
+
+    /// How many messages are in a queue, by its name or URL.
+    pub(crate) fn depth(&self, queue: &str) -> Depth {
+        let now = self.store.shared.now();
+        self.store.shared.services(|services| services.queues.depth(queue, now))
+    }
+
+    /// The bodies of all messages in a queue, by its name or URL, in the order in which they were sent.
+    pub(crate) fn bodies_in(&self, queue: &str) -> Vec<String> {
+        self.store.shared.services(|services| services.queues.bodies(queue))
     }
 
     /// How often actors asked for what.
@@ -192,8 +200,7 @@ impl<'s> Simulation<'s> {
     }
 
     fn read_time(&self) {
-        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.now.store(BEGINNING + passed, Ordering::SeqCst);
+        self.now.store(self.store.shared.now(), Ordering::SeqCst);
     }
 
     /// Steps until every actor has ended or died and no request is on its way.
@@ -357,8 +364,8 @@ impl<'s> Simulation<'s> {
         self.updates += u64::from(matches!(call.operation.as_str(), "UpdateItem" | "TransactWriteItems"));
         let random = &mut self.random;
         let page = (random.f64() < faults.short_page).then(|| random.usize(1..5));
-        let refuse_entry = &mut || random.f64() < faults.refuse_entry;
-        self.store.shared.serve(call, Flaws { refuse_entry, page })
+        let (refuse_entry, redeliver) = (faults.refuse_entry, faults.redeliver);
+        self.store.shared.serve(call, Flaws { random, refuse_entry, redeliver, page })
     }
 
     fn silence(&mut self) -> Reply {

@@ -2,7 +2,9 @@
 
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_types::body::SdkBody;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::services::queue_name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
@@ -68,7 +70,8 @@ impl Call {
                 texts(text, |name| matches!(name, "PK" | "SK") || name.starts_with(':')).join(" ")
             }
             Service::S3 => path.clone(),
-            Service::Events | Service::Sqs | Service::Ssm => String::new(),
+            Service::Sqs => about_queue(text),
+            Service::Events | Service::Ssm => String::new(),
         };
         Self { service, operation, path, if_absent, about: without_ids(&about), body }
     }
@@ -81,8 +84,9 @@ impl Call {
         matches!(self.operation.as_str(), "PutItem" | "UpdateItem" | "DeleteItem")
     }
 
-    pub(crate) fn defines_a_table(&self) -> bool {
-        matches!(self.operation.as_str(), "CreateTable" | "UpdateTable" | "UpdateTimeToLive")
+    /// Whether it makes a table or a queue what it is.
+    pub(crate) fn provisions(&self) -> bool {
+        matches!(self.operation.as_str(), "CreateTable" | "UpdateTable" | "UpdateTimeToLive" | "CreateQueue")
     }
 
     pub(crate) fn body(&self) -> &[u8] {
@@ -109,6 +113,15 @@ fn s3_operation(method: &str, path: &str) -> &'static str {
         ("HEAD", true) => "HeadObject",
         _ => "Unknown",
     }
+}
+
+/// The queue, and the receipts if there are any. Not the bodies: ids in them are drawn afresh in every run.
+fn about_queue(body: &str) -> String {
+    let input: Value = serde_json::from_str(body).unwrap_or_default();
+    let queue = input["QueueUrl"].as_str().map(queue_name).or(input["QueueName"].as_str());
+    let entries = input["Entries"].as_array().into_iter().flatten();
+    let receipts = std::iter::once(&input).chain(entries).filter_map(|entry| entry["ReceiptHandle"].as_str());
+    queue.into_iter().chain(receipts).collect::<Vec<_>>().join(" ")
 }
 
 /// The `PK`s and `SK`s in a request.

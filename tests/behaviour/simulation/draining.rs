@@ -90,7 +90,10 @@ fn events(random: &mut Rng, storm: bool) -> Vec<Admitted> {
 
 fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch {
     let options = DispatchOptions {
-        queues: QueueUrls { tasks: "https://sqs.test/000000000000/test-tasks".into() },
+        queues: QueueUrls {
+            tasks: "https://sqs.test/000000000000/test-tasks".into(),
+            task_dead_letters: "https://sqs.test/000000000000/test-tasks-dlq".into(),
+        },
         drainers: Drainers::parse("timeline=2m").unwrap(),
         slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),
         metrics: Metrics::silent(),

@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     pub(crate) jump: f64,
     /// One entry of a batch to the bus or to a queue is refused.
     pub(crate) refuse_entry: f64,
+    /// A message that somebody receives goes to the next receiver as well.
+    pub(crate) redeliver: f64,
     /// A query or scan that sets no limit ends its page after a few items.
     pub(crate) short_page: f64,
     /// Requests about this are picked last, mostly: what must not be slow is found by making it slow.
@@ -65,6 +67,7 @@ impl Faults {
             pause: up_to(0.04),
             jump: up_to(0.02),
             refuse_entry: up_to(0.2),
+            redeliver: up_to(0.2),
             short_page: up_to(0.8),
             slow,
         }

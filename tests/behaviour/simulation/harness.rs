@@ -1,12 +1,13 @@
 //! The simulation itself: its services answer as the SDK expects, and its time, pauses and deaths are what they claim.
 
+mod queues;
+
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
     time::Duration,
 };
 
-use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use ledgerline_ledger::{Emitter, Fault, Payloads, StoreError};
 use serde_json::{Value, json};
 
@@ -36,27 +37,6 @@ async fn bus_and_bucket_take_what_an_emitter_sends() {
     assert_eq!(payloads.get("missing").await.unwrap(), None);
     assert_eq!(simulation.requests()["s3.PutObject"], 1);
     assert!(simulation.requests()["events.PutEvents"] >= 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn queues_take_messages() {
-    let store = Store::start().await;
-    let mut simulation = Simulation::new(&store, 1);
-    let sqs = store.clients.sqs.clone();
-    simulation.spawn("sender", async move {
-        let url = sqs.get_queue_url().queue_name("work.fifo").send().await.unwrap().queue_url.unwrap();
-        sqs.send_message().queue_url(&url).message_body("one").message_group_id("g").send().await.unwrap();
-        let entry =
-            |id: &str| SendMessageBatchRequestEntry::builder().id(id).message_body(id).build().unwrap();
-        let batch = sqs.send_message_batch().queue_url(&url).entries(entry("two")).entries(entry("three"));
-        assert_eq!(batch.send().await.unwrap().successful().len(), 2);
-    });
-    simulation.run_until_idle(&Faults::none()).await;
-    let sent = simulation.take_sent();
-    assert!(sent.iter().all(|message| message.queue_url.ends_with("/work.fifo")));
-    let sent: Vec<_> = sent.iter().map(|message| (message.body.as_str(), message.group.as_deref())).collect();
-    assert_eq!(sent, [("one", Some("g")), ("two", None), ("three", None)]);
-    assert!(simulation.take_sent().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

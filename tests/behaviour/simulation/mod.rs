@@ -16,6 +16,7 @@ mod saving;
 mod services;
 mod store;
 mod trace;
+mod working;
 
 pub(crate) use actors::{BEGINNING, Simulation};
 pub(crate) use faults::Faults;

@@ -1,53 +1,48 @@
 //! Everything but the tables: bus, queues, bucket and parameters, each as far as the ledger uses it.
 
+mod queues;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::call::{Answer, Call, Service};
-
-/// A message in a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) queue_url: String,
-    pub(crate) body: String,
-    pub(crate) group: Option<String>,
-    pub(crate) deduplication_id: Option<String>,
-    pub(crate) delay_seconds: u64,
-}
+use self::queues::Queues;
+pub(crate) use self::queues::{Depth, Message, queue_name};
+use super::{
+    call::{Answer, Call, Service},
+    store::Flaws,
+};
 
 /// What the services have received in one history.
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     /// The details that the bus has taken, in its order.
     pub(crate) bus: Vec<String>,
-    /// What was sent to queues, in their order.
-    pub(crate) sent: Vec<Message>,
+    pub(crate) queues: Queues,
     objects: BTreeMap<String, Vec<u8>>,
     /// Ids of answers count upwards.
     last_id: u64,
 }
 
 impl Services {
-    /// Carries out one operation. `refuse` says of each entry of a batch whether it alone fails.
-    pub(crate) fn serve(&mut self, call: &Call, refuse: &mut dyn FnMut() -> bool) -> Answer {
+    /// Carries out one operation at the time `now`.
+    pub(crate) fn serve(&mut self, call: &Call, now: u64, flaws: &mut Flaws<'_>) -> Answer {
         if call.service == Service::S3 {
             return self.object(call);
         }
         let input: Value = serde_json::from_slice(call.body()).expect("the SDK sends JSON");
         let text = |field: &str| input[field].as_str().unwrap_or_default();
         let answer = match (call.service, call.operation.as_str()) {
-            (Service::Events, "PutEvents") => self.put_events(&input, refuse),
+            (Service::Events, "PutEvents") => self.put_events(&input, flaws),
             (Service::Events, "CreateEventBus") => {
                 json!({ "EventBusArn": arn("events", "event-bus/", text("Name")) })
             }
             (Service::Events, "PutRule") => json!({ "RuleArn": arn("events", "rule/", text("Name")) }),
             (Service::Events, "PutTargets") => json!({ "FailedEntryCount": 0, "FailedEntries": [] }),
-            (Service::Sqs, "CreateQueue" | "GetQueueUrl") => {
-                json!({ "QueueUrl": queue_url(text("QueueName")) })
-            }
-            (Service::Sqs, "SendMessage") => self.send(text("QueueUrl"), &input),
-            (Service::Sqs, "SendMessageBatch") => self.send_batch(&input, refuse),
+            (Service::Sqs, operation) => match self.queues.serve(operation, &input, now, flaws) {
+                Ok(answer) => answer,
+                Err(refused) => return refused.answer(),
+            },
             (Service::Ssm, "PutParameter") => json!({ "Version": 1, "Tier": "Standard" }),
             (Service::Ssm, "GetParameter" | "DeleteParameter") => {
                 return Answer::error(Service::Ssm, 400, "ParameterNotFound", text("Name"));
@@ -65,11 +60,11 @@ impl Services {
         format!("00000000-0000-4000-8000-{:012}", self.last_id)
     }
 
-    fn put_events(&mut self, input: &Value, refuse: &mut dyn FnMut() -> bool) -> Value {
+    fn put_events(&mut self, input: &Value, flaws: &mut Flaws<'_>) -> Value {
         let mut failed = 0;
         let mut answers = Vec::new();
         for entry in input["Entries"].as_array().into_iter().flatten() {
-            if refuse() {
+            if flaws.refuses_entry() {
                 failed += 1;
                 answers.push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "simulated" }));
             } else {
@@ -78,36 +73,6 @@ impl Services {
             }
         }
         json!({ "FailedEntryCount": failed, "Entries": answers })
-    }
-
-    fn send(&mut self, queue_url: &str, entry: &Value) -> Value {
-        let text = |field: &str| entry[field].as_str().map(str::to_owned);
-        let body = text("MessageBody").unwrap_or_default();
-        // No checksum of the body: the SDK does not compare it.
-        self.sent.push(Message {
-            queue_url: queue_url.to_owned(),
-            body,
-            group: text("MessageGroupId"),
-            deduplication_id: text("MessageDeduplicationId"),
-            delay_seconds: entry["DelaySeconds"].as_u64().unwrap_or(0),
-        });
-        json!({ "MessageId": self.next_id() })
-    }
-
-    fn send_batch(&mut self, input: &Value, refuse: &mut dyn FnMut() -> bool) -> Value {
-        let queue_url = input["QueueUrl"].as_str().unwrap_or_default();
-        let (mut successful, mut failed) = (Vec::new(), Vec::new());
-        for entry in input["Entries"].as_array().into_iter().flatten() {
-            if refuse() {
-                failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
-            } else {
-                let mut answer = self.send(queue_url, entry);
-                answer["Id"] = entry["Id"].clone();
-                answer["MD5OfMessageBody"] = json!("");
-                successful.push(answer);
-            }
-        }
-        json!({ "Successful": successful, "Failed": failed })
     }
 
     fn object(&mut self, call: &Call) -> Answer {
@@ -141,8 +106,4 @@ impl Services {
 
 fn arn(service: &str, kind: &str, name: &str) -> String {
     format!("arn:aws:{service}:us-east-1:000000000000:{kind}{name}")
-}
-
-fn queue_url(name: &str) -> String {
-    format!("http://simulated/000000000000/{name}")
 }

@@ -3,11 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dynoxide::Database;
+use fastrand::Rng;
 use futures::channel::oneshot;
 use ledgerline::local::{Parameters, provision, wiring};
 use ledgerline_ledger::{Clients, Names, Saver, control::ControlTable};
+use tokio::time::Instant;
 
 use super::{
+    BEGINNING,
     call::{Answer, Call, Reply, Service},
     connector, dynamo,
     services::Services,
@@ -51,9 +54,12 @@ pub(crate) struct Shared(Mutex<State>);
 
 struct State {
     database: Database,
-    /// The requests that made the tables: what a stage has takes the clients longer than the tables.
+    /// The requests that made tables and queues: what a stage has takes the clients longer than the store.
     definitions: Vec<Call>,
     services: Services,
+    began: Instant,
+    /// For requests that no actor sends.
+    random: Rng,
     /// The actor that is being polled: whatever is sent comes from it.
     speaker: Option<usize>,
     departed: Vec<Flight>,
@@ -66,6 +72,8 @@ impl Default for State {
             database: Database::memory().unwrap(),
             definitions: Vec::new(),
             services: Services::default(),
+            began: Instant::now(),
+            random: Rng::with_seed(0),
             speaker: None,
             departed: Vec::new(),
             in_use: false,
@@ -73,10 +81,19 @@ impl Default for State {
     }
 }
 
-/// Small faults inside an operation that succeeds.
+/// Small faults inside an operation that succeeds, and the chance that they and the order of messages depend on.
 pub(crate) struct Flaws<'a> {
-    pub(crate) refuse_entry: &'a mut dyn FnMut() -> bool,
+    pub(crate) random: &'a mut Rng,
+    pub(crate) refuse_entry: f64,
+    pub(crate) redeliver: f64,
     pub(crate) page: Option<usize>,
+}
+
+impl Flaws<'_> {
+    /// Whether the next entry of a batch fails, alone.
+    pub(crate) fn refuses_entry(&mut self) -> bool {
+        self.random.f64() < self.refuse_entry
+    }
 }
 
 impl Shared {
@@ -88,8 +105,9 @@ impl Shared {
     pub(crate) fn send(&self, call: Call) -> Result<oneshot::Receiver<Reply>, Answer> {
         let mut state = self.state();
         let Some(actor) = state.speaker else {
-            let answer = state.serve(&call, Flaws { refuse_entry: &mut || false, page: None });
-            if call.defines_a_table() {
+            let answer = state.serve_well(&call);
+            // What a history makes for itself goes with it.
+            if call.provisions() && !state.in_use {
                 state.definitions.push(call);
             }
             return Err(answer);
@@ -118,9 +136,9 @@ impl Shared {
         let mut state = self.state();
         assert!(!state.in_use, "one history at a time");
         let definitions = std::mem::take(&mut state.definitions);
-        let fresh = State { in_use: true, ..State::default() };
+        let mut fresh = State { in_use: true, ..State::default() };
         for definition in &definitions {
-            dynamo::serve(&fresh.database, definition, None);
+            fresh.serve_well(definition);
         }
         *state = State { definitions, ..fresh };
     }
@@ -132,17 +150,32 @@ impl Shared {
         }
     }
 
+    /// The time of the history: what has passed since it began.
+    pub(crate) fn now(&self) -> u64 {
+        self.state().now()
+    }
+
     pub(crate) fn services<T>(&self, use_them: impl FnOnce(&mut Services) -> T) -> T {
         use_them(&mut self.state().services)
     }
 }
 
 impl State {
-    fn serve(&mut self, call: &Call, flaws: Flaws<'_>) -> Answer {
+    fn now(&self) -> u64 {
+        BEGINNING + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - BEGINNING)
+    }
+
+    /// Applies a request without any faults.
+    fn serve_well(&mut self, call: &Call) -> Answer {
+        let mut random = self.random.fork();
+        self.serve(call, Flaws { random: &mut random, refuse_entry: 0.0, redeliver: 0.0, page: None })
+    }
+
+    fn serve(&mut self, call: &Call, mut flaws: Flaws<'_>) -> Answer {
         match call.service {
             Service::Dynamo => dynamo::serve(&self.database, call, flaws.page),
             Service::Events | Service::Sqs | Service::Ssm | Service::S3 => {
-                self.services.serve(call, flaws.refuse_entry)
+                self.services.serve(call, self.now(), &mut flaws)
             }
         }
     }

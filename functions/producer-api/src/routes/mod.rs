@@ -3,10 +3,12 @@
 pub(crate) mod drainers;
 pub(crate) mod failed;
 pub(crate) mod health;
+pub(crate) mod jobs;
 pub(crate) mod parked;
 pub(crate) mod recent;
 pub(crate) mod record;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
 pub(crate) mod workflows;
 
 use ledgerline_event::Invalid;

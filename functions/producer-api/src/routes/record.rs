@@ -44,7 +44,7 @@ pub(crate) async fn record(
     let record: Record = body::read(body).await?;
     let now = (api.clock)();
 
-    let emitter = api.emitter.within(|origin| origin.tenant = tenant.clone());
+    let emitter = api.emitter_of(tenant.clone());
     let mut draft = emitter.event(record.event_type).entity(record.entity_type, record.entity_id);
     if let Some(time) = occurred_at(record.occurred_at, now)? {
         draft = draft.at(time);

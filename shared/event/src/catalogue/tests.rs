@@ -62,7 +62,10 @@ fn examples() -> Vec<(&'static str, Value, &'static [&'static str])> {
             "Job Tasks Added",
             json!({
                 "jobId": "job-456", "previousTotalTasks": 5, "totalTasksNow": 6,
-                "newTasks": [{"taskId": "task-F", "name": "market", "dependsOn": ["task-A"], "input": {}}]
+                "newTasks": [{
+                    "taskId": "task-F", "name": "market", "dependsOn": ["task-A"], "input": {},
+                    "timeoutMs": 60_000, "maxAttempts": 5
+                }]
             }),
             &[],
         ),
@@ -77,6 +80,11 @@ fn examples() -> Vec<(&'static str, Value, &'static [&'static str])> {
                 "jobId": "job-456", "failedTaskId": "task-C",
                 "taskStatuses": {"task-A": "completed", "task-C": "failed", "task-D": "processing", "task-E": null}
             }),
+            &[],
+        ),
+        (
+            "Job Resumed",
+            json!({"jobId": "job-456", "generation": 2, "tasks": {"task-C": 2, "task-D": 3}}),
             &[],
         ),
         (
@@ -104,7 +112,7 @@ fn written(known: &Known) -> Value {
         ($($name:ident)*) => { match known { $(Known::$name(properties) => serde_json::to_value(properties),)* } };
     }
     each!(TaskPending TaskProcessingStarted TaskProcessingFailed TaskCompleted TaskFailed TaskTimeout TaskHeartbeat
-        JobCreated JobTasksAdded JobCompleted JobFailureDetected TaskHealthCheck)
+        JobCreated JobTasksAdded JobCompleted JobFailureDetected JobResumed TaskHealthCheck)
     .unwrap()
 }
 

@@ -85,7 +85,7 @@ impl Keys {
         let (tenant, app, kind, id) = (of.tenant_id, of.app_name, of.entity_type, of.entity_id);
         Self {
             pk: join(&["TENANT", tenant]),
-            sk: join(&["TIMESTAMP", at, "EVENT", of.event_id]),
+            sk: place(of.timestamp, of.event_id),
             entity: join(&[kind, id]),
             gsi1sk: join(&[kind, "TIMESTAMP", at]),
             app: join(&["APP", app]),
@@ -186,6 +186,11 @@ pub fn parse_sk(sk: &str) -> Result<(Millis, &str), KeyError> {
         .ok_or_else(|| wrong("is not TIMESTAMP#<13 digits>#EVENT#<id>"))?;
     let time = digits(time).ok_or_else(|| wrong("has no time of 13 digits"))?;
     part("SK", sk, Some(id)).map(|id| (time, id))
+}
+
+/// The place of an event in its tenant's partition.
+pub fn place(time: Millis, event_id: &str) -> String {
+    join(&["TIMESTAMP", Digits::of(time).as_str(), "EVENT", event_id])
 }
 
 /// The place in a tenant's partition just before everything of `time`.

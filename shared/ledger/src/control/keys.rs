@@ -128,6 +128,103 @@ pub fn notice_claim(
     key(format!("CLAIM#{tenant}#{event_sk}"), format!("{notice}#{drainer}#{epoch}#{subscription}"))
 }
 
+/// Everything about one task: a record per generation, and its summary.
+pub fn task(tenant: &str, request_id: &str) -> String {
+    format!("TASK#{tenant}#{request_id}")
+}
+
+/// How the records of a task's generations begin.
+pub const GENERATIONS: &str = "GEN#";
+
+/// The record of one generation of a task.
+pub fn task_record(tenant: &str, request_id: &str, generation: u32) -> ControlKey {
+    key(task(tenant, request_id), format!("{GENERATIONS}{generation:06}"))
+}
+
+/// The generation that a record is about.
+pub fn parse_generation(sk: &str) -> Option<u32> {
+    sk.strip_prefix(GENERATIONS)?.parse().ok()
+}
+
+/// A task as its events tell it.
+pub fn task_summary(tenant: &str, request_id: &str) -> ControlKey {
+    key(task(tenant, request_id), "SUMMARY")
+}
+
+/// Where tasks of one state are listed.
+pub fn tasks_in(tenant: &str, state: &str) -> String {
+    format!("TASKS#{tenant}#{state}")
+}
+
+/// Everything about one job.
+pub fn job_partition(tenant: &str, job_id: &str) -> String {
+    format!("JOB#{tenant}#{job_id}")
+}
+
+/// The job itself.
+pub fn job(tenant: &str, job_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), "JOB")
+}
+
+/// How a job's task definitions begin.
+pub const NODES: &str = "NODE#";
+
+/// What one task of a job is.
+pub fn job_node(tenant: &str, job_id: &str, task_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("{NODES}{task_id}"))
+}
+
+/// How the outcomes of a job's tasks begin.
+pub const ENDS: &str = "END#";
+
+/// How one task of a job ended.
+pub fn job_end(tenant: &str, job_id: &str, task_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("{ENDS}{task_id}"))
+}
+
+/// How the marks of those begin that wait for a task. Task ids have no `#`.
+pub fn job_waits(parent: &str) -> String {
+    format!("WAIT#{parent}#")
+}
+
+/// The mark that one task of a job waits for another.
+pub fn job_wait(tenant: &str, job_id: &str, parent: &str, child: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("{}{child}", job_waits(parent)))
+}
+
+/// That tasks were added to a job by an event.
+pub fn job_addition(tenant: &str, job_id: &str, event_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("ADDED#{event_id}"))
+}
+
+/// The claim of telling that a generation of a task of a job failed.
+pub fn job_failure_claim(tenant: &str, job_id: &str, task_id: &str, generation: u32) -> ControlKey {
+    key(format!("CLAIM#{tenant}#JOB#{job_id}"), format!("FAILURE#{task_id}#{generation:06}"))
+}
+
+/// The claim of one resume of a job.
+pub fn job_resume_claim(tenant: &str, job_id: &str, generation: u32) -> ControlKey {
+    key(format!("CLAIM#{tenant}#JOB#{job_id}"), format!("RESUME#{generation:06}"))
+}
+
+/// Where jobs of one state are listed.
+pub fn jobs_in(tenant: &str, state: &str) -> String {
+    format!("JOBS#{tenant}#{state}")
+}
+
+/// The partition of tenants with tasks under way.
+pub const BUSY: &str = "BUSY";
+
+/// The mark that a tenant has tasks under way.
+pub fn busy_mark(tenant: &str) -> ControlKey {
+    key(BUSY, tenant)
+}
+
+/// The claim of a tenant's health check at a minute.
+pub fn health_claim(tenant: &str, minute: u64, what: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#HEALTH"), format!("{minute}#{what}"))
+}
+
 /// The claim of telling that a drainer stands still at a place.
 pub fn stall_claim(tenant: &str, drainer: &str, cursor: &str) -> ControlKey {
     key(format!("CLAIM#{tenant}#STALL#{drainer}"), format!("AT#{cursor}"))

@@ -7,4 +7,4 @@ pub mod keys;
 pub mod marker;
 mod table;
 
-pub use table::{ControlTable, DUE_INDEX, Item, key_item, read};
+pub use table::{ControlTable, DUE_INDEX, Item, LIST_INDEX, item, key_item, read};

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::{
         update_item::builders::UpdateItemFluentBuilder,
     },
     types::{
-        AttributeValue, Delete, Put, Update,
+        AttributeValue, Delete, KeysAndAttributes, Put, PutRequest, Update, WriteRequest,
         builders::{DeleteBuilder, PutBuilder, UpdateBuilder},
     },
 };
@@ -21,6 +21,16 @@ use crate::StoreError;
 /// The index of records that something must be done about at a time of their own: only those with
 /// the attributes `dueShard` and `dueAt` are in it.
 pub const DUE_INDEX: &str = "due-index";
+
+/// The index of records that people list: only those with the attributes `listIn` and `listAt` are in it.
+pub const LIST_INDEX: &str = "list-index";
+
+/// DynamoDB takes this many keys in one read…
+const READ_AT_ONCE: usize = 100;
+/// …and this many puts in one write.
+const WRITTEN_AT_ONCE: usize = 25;
+/// How often what a batch left undone is asked for again.
+const BATCH_ATTEMPTS: u32 = 8;
 
 /// The control table: reads are strongly consistent, puts say on what condition.
 #[derive(Clone, Debug)]
@@ -126,6 +136,70 @@ impl ControlTable {
         Ok(keys.collect())
     }
 
+    /// Some records of a list, the newest first, and whether there may be more. The index lags a little behind the
+    /// table: it is for people, not for decisions.
+    pub async fn listed(
+        &self,
+        list: &str,
+        before: Option<Item>,
+        limit: i32,
+    ) -> Result<(Vec<Item>, Option<Item>), StoreError> {
+        let answer = self
+            .dynamo
+            .query()
+            .table_name(&self.name)
+            .index_name(LIST_INDEX)
+            .key_condition_expression("listIn = :list")
+            .expression_attribute_values(":list", AttributeValue::S(list.to_owned()))
+            .scan_index_forward(false)
+            .set_exclusive_start_key(before)
+            .limit(limit)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key))
+    }
+
+    /// Several records, strongly consistent, in no order; those that are not there are left out.
+    pub async fn get_all(&self, keys: &[ControlKey]) -> Result<Vec<Item>, StoreError> {
+        let mut found = Vec::new();
+        for keys in keys.chunks(READ_AT_ONCE) {
+            let mut wanted: Vec<Item> = keys.iter().map(key_item).collect();
+            let mut attempt = 0;
+            while !wanted.is_empty() {
+                let some = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
+                let some = some.map_err(|error| StoreError::unreadable("BatchGetItem", error.to_string()))?;
+                let answer = self.dynamo.batch_get_item().request_items(&self.name, some).send().await;
+                let answer = answer.map_err(|error| StoreError::new("BatchGetItem", error))?;
+                found.extend(answer.responses.unwrap_or_default().remove(&self.name).unwrap_or_default());
+                let rest = answer.unprocessed_keys.unwrap_or_default().remove(&self.name);
+                wanted = rest.map(|rest| rest.keys).unwrap_or_default();
+                attempt = wait_for_rest("BatchGetItem", attempt, wanted.len()).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Puts records whatever is there: for those that are the same however often they are put.
+    pub async fn put_all(&self, records: Vec<Item>) -> Result<(), StoreError> {
+        for records in records.chunks(WRITTEN_AT_ONCE) {
+            let put = |item: &Item| {
+                let put = PutRequest::builder().set_item(Some(item.clone())).build();
+                put.map(|put| WriteRequest::builder().put_request(put).build())
+                    .map_err(|error| StoreError::unreadable("BatchWriteItem", error.to_string()))
+            };
+            let mut wanted: Vec<WriteRequest> = records.iter().map(put).collect::<Result<_, _>>()?;
+            let mut attempt = 0;
+            while !wanted.is_empty() {
+                let answer = self.dynamo.batch_write_item().request_items(&self.name, wanted).send().await;
+                let answer = answer.map_err(|error| StoreError::new("BatchWriteItem", error))?;
+                wanted = answer.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
+                attempt = wait_for_rest("BatchWriteItem", attempt, wanted.len()).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// A put for a transaction.
     pub fn put_for_transaction(
         &self,
@@ -133,6 +207,11 @@ impl ControlTable {
         record: &impl Serialize,
     ) -> Result<PutBuilder, StoreError> {
         Ok(Put::builder().table_name(&self.name).set_item(Some(item(key, record)?)))
+    }
+
+    /// A put of a row for a transaction.
+    pub fn put_row_for_transaction(&self, row: Item) -> PutBuilder {
+        Put::builder().table_name(&self.name).set_item(Some(row))
     }
 
     /// A strongly consistent query of one partition, from its beginning.
@@ -165,7 +244,21 @@ pub fn key_item(key: &ControlKey) -> Item {
     HashMap::from([("PK".to_owned(), text(&key.pk)), ("SK".to_owned(), text(&key.sk))])
 }
 
-pub(crate) fn item(key: &ControlKey, record: &impl Serialize) -> Result<Item, StoreError> {
+/// A batch that was not done whole is asked for again after a moment, and not for ever.
+async fn wait_for_rest(operation: &'static str, attempt: u32, rest: usize) -> Result<u32, StoreError> {
+    if rest == 0 {
+        return Ok(attempt);
+    }
+    if attempt == BATCH_ATTEMPTS {
+        let message = format!("{rest} of a batch were not done");
+        return Err(StoreError::told(operation, crate::Fault::Throttled, "Unprocessed", message));
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(20 << attempt)).await;
+    Ok(attempt + 1)
+}
+
+/// A record as a row.
+pub fn item(key: &ControlKey, record: &impl Serialize) -> Result<Item, StoreError> {
     let mut item: Item = serde_dynamo::aws_sdk_dynamodb_1::to_item(record)
         .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
     item.extend(key_item(key));

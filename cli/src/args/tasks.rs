@@ -1,0 +1,208 @@
+//! The arguments of everything about tasks and jobs, but for the worker's.
+
+use std::{num::NonZeroUsize, path::PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use ledgerline_event::{JobState, catalogue::TaskState};
+
+/// `ledgerline submit`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local submit pipeline.yaml --watch
+  ledgerline --stage prod --tenant acme submit task.json --json
+  echo '{\"name\":\"scrape-store\",\"input\":{\"storeId\":\"s-1\"}}' | ledgerline --local submit -
+
+A file with `tasks` is a job:                    One with `name` is a task:
+  jobId: nightly-7       # or a new one            name: scrape-store
+  tasks:                                           input: { storeId: s-1 }
+    - taskId: fetch                                requestId: s-1-monday   # or a new one
+      name: scrape-store                           timeoutMs: 600000
+      input: { storeId: s-1 }                      maxAttempts: 3
+      timeoutMs: 600000
+      maxAttempts: 3
+    - taskId: load
+      name: load-db
+      dependsOn: [fetch]
+
+YAML or JSON. Submitting the same id with the same content again changes nothing; with other content it is
+refused. Ctrl-C leaves the watch; what was submitted goes on.
+
+Exit codes with --watch: 0 completed, 1 failed, 130 left before the end.")]
+pub struct SubmitArgs {
+    /// The job or the task, as YAML or JSON; - is standard input
+    pub file: PathBuf,
+    /// Stay, and draw how it goes until it ends
+    #[arg(long, short)]
+    pub watch: bool,
+    /// The app that its events come from
+    #[arg(long, default_value = "cli")]
+    pub app: String,
+}
+
+/// `ledgerline job`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  ledgerline --local job show nightly-7 --watch
+  ledgerline --local job add nightly-7 more.yaml
+  ledgerline --local job resume nightly-7 --watch")]
+#[allow(missing_docs)]
+pub enum JobCommand {
+    /// Draw a job with all of its tasks
+    Show(ShowJobArgs),
+    /// Add tasks to a job that is not completed
+    Add(AddToJobArgs),
+    /// Run what failed once more; what is completed stays so
+    Resume(ResumeJobArgs),
+}
+
+/// `ledgerline job show`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local job show nightly-7
+  ledgerline --local job show nightly-7 --watch
+  ledgerline --local job show nightly-7 --json | jq '.tasks[] | {taskId, state}'
+
+  ✓ completed   ✗ failed   ● processing   ○ pending: waits for a worker   · waits for other tasks
+
+Ctrl-C leaves the watch; the job goes on.
+Exit codes with --watch: 0 completed, 1 failed, 130 left before the end.")]
+pub struct ShowJobArgs {
+    /// Its id
+    #[arg(value_name = "JOB")]
+    pub job_id: String,
+    /// Stay, and draw how it goes until it ends
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// `ledgerline job add`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local job add nightly-7 more.yaml
+  echo '[{\"taskId\":\"report\",\"name\":\"send-report\",\"dependsOn\":[\"load\"]}]' | ledgerline --local job add nightly-7 -
+
+The file holds a list of {taskId, name, dependsOn?, input?, timeoutMs?, maxAttempts?}, alone or under `tasks`, at
+most 90 of them. They may depend on each other and on any task of the job; one whose parents are completed
+starts at once.")]
+pub struct AddToJobArgs {
+    /// The job's id
+    #[arg(value_name = "JOB")]
+    pub job_id: String,
+    /// The tasks, as YAML or JSON; - is standard input
+    pub file: PathBuf,
+}
+
+/// `ledgerline job resume`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local job resume nightly-7
+  ledgerline --local job resume nightly-7 --watch
+
+Ctrl-C leaves the watch; the job goes on.
+Exit codes with --watch: 0 completed, 1 failed again, 130 left before the end.")]
+pub struct ResumeJobArgs {
+    /// The job's id
+    #[arg(value_name = "JOB")]
+    pub job_id: String,
+    /// Stay, and draw how it goes until it ends
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// `ledgerline jobs`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local jobs
+  ledgerline --stage prod --tenant acme jobs --state failed --json | jq -r .jobId")]
+pub struct JobsArgs {
+    /// Those in one state; without it all, those that need attention first
+    #[arg(long, value_enum)]
+    pub state: Option<JobStateArg>,
+    /// At most so many
+    #[arg(long, short = 'n', default_value = "50")]
+    pub limit: NonZeroUsize,
+}
+
+/// `ledgerline task`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local task task_01KA3Z7Q6Y8T2V4W5X6Y7Z8A9B
+  ledgerline --local task nightly-7:fetch --history
+  ledgerline --local task nightly-7:fetch --json | jq .output
+
+A task of a job is called JOB:TASK.
+Exit codes with --watch: 0 completed, 1 failed, 130 left before the end.")]
+pub struct TaskArgs {
+    /// Its request id
+    pub request_id: String,
+    /// Everything that the ledger has about it, oldest first
+    #[arg(long, conflicts_with = "watch")]
+    pub history: bool,
+    /// Stay until it ends
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// `ledgerline tasks`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ledgerline --local tasks --state processing
+  ledgerline --stage prod --tenant acme tasks --state failed -n 500 --json | jq -r '[.requestId, .error] | @tsv'")]
+pub struct TasksArgs {
+    /// Those in one state; without it all, those under way first
+    #[arg(long, value_enum)]
+    pub state: Option<TaskStateArg>,
+    /// At most so many
+    #[arg(long, short = 'n', default_value = "50")]
+    pub limit: NonZeroUsize,
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs)]
+pub enum JobStateArg {
+    /// Nothing has failed yet
+    Running,
+    /// Something has failed, and something still runs
+    Failing,
+    /// Something has failed, and nothing runs: it can be resumed
+    Failed,
+    /// Everything is completed
+    Completed,
+}
+
+impl From<JobStateArg> for JobState {
+    fn from(arg: JobStateArg) -> Self {
+        match arg {
+            JobStateArg::Running => Self::Running,
+            JobStateArg::Failing => Self::Failing,
+            JobStateArg::Failed => Self::Failed,
+            JobStateArg::Completed => Self::Completed,
+        }
+    }
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs)]
+pub enum TaskStateArg {
+    /// Waits for a worker
+    Pending,
+    /// A worker has it, or had it and will try again
+    Processing,
+    /// Done
+    Completed,
+    /// Failed for good, or ran too long
+    Failed,
+}
+
+impl From<TaskStateArg> for TaskState {
+    fn from(arg: TaskStateArg) -> Self {
+        match arg {
+            TaskStateArg::Pending => Self::Pending,
+            TaskStateArg::Processing => Self::Processing,
+            TaskStateArg::Completed => Self::Completed,
+            TaskStateArg::Failed => Self::Failed,
+        }
+    }
+}

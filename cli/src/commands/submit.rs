@@ -1,0 +1,84 @@
+//! `ledgerline submit`
+
+mod file;
+
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::anyhow;
+use ledgerline_dispatch::{Dispatch, DispatchError, JobSubmission, TaskSubmission};
+use ledgerline_event::Name;
+use ledgerline_ledger::Emitter;
+
+pub(super) use self::file::{Submission, read_submission, read_tasks, shown_name};
+use super::{job, task};
+use crate::{args::SubmitArgs, output::Output, target::Target};
+
+pub(super) async fn run(target: &Target, args: SubmitArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let submission = read_submission(&args.file)?;
+    let emitter = target.emitter(Name::new("--app", args.app)?)?;
+    let dispatch = target.dispatch().await?;
+    match submission {
+        Submission::Job(job) => submit_job(&dispatch, &emitter, job, &args.file, args.watch, output).await,
+        Submission::Task(task) => {
+            submit_task(&dispatch, &emitter, task, &args.file, args.watch, output).await
+        }
+    }
+}
+
+async fn submit_job(
+    dispatch: &Dispatch,
+    emitter: &Emitter,
+    job: JobSubmission,
+    file: &Path,
+    watch: bool,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let submitted = dispatch.submit_job(emitter, job).await.map_err(|error| of_file(file, error))?;
+    if submitted.collapsed {
+        eprintln!("{} was submitted before: nothing was started again.", submitted.job_id);
+    }
+    match output.is_json() {
+        true => output.json_line(&submitted)?,
+        // The picture has it too.
+        false if watch && io::stdout().is_terminal() => {}
+        false => output.line(&submitted.job_id)?,
+    }
+    if !watch {
+        return Ok(ExitCode::SUCCESS);
+    }
+    job::watch(dispatch, &emitter.origin().tenant, &submitted.job_id, job::Resumed::default(), output).await
+}
+
+async fn submit_task(
+    dispatch: &Dispatch,
+    emitter: &Emitter,
+    task: TaskSubmission,
+    file: &Path,
+    watch: bool,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let submitted = dispatch.submit_task(emitter, task).await.map_err(|error| of_file(file, error))?;
+    if submitted.collapsed {
+        eprintln!("{} was submitted before: nothing was started again.", submitted.request_id);
+    }
+    match output.is_json() {
+        true => output.json_line(&submitted)?,
+        false => output.line(&submitted.request_id)?,
+    }
+    if !watch {
+        return Ok(ExitCode::SUCCESS);
+    }
+    task::watch(dispatch, &emitter.origin().tenant, &submitted.request_id, output).await
+}
+
+/// An error that the file is to blame for says which file.
+pub(super) fn of_file(file: &Path, error: DispatchError) -> anyhow::Error {
+    match error {
+        DispatchError::Invalid(_) | DispatchError::Refused(_) => anyhow!("{}: {error}", shown_name(file)),
+        other => other.into(),
+    }
+}

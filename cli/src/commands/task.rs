@@ -1,0 +1,174 @@
+//! `ledgerline task`
+
+use std::{process::ExitCode, time::Duration};
+
+use ledgerline_dispatch::{Dispatch, DispatchError};
+use ledgerline_event::{
+    Event, Name, TaskSummary,
+    catalogue::{Catalogued, TaskPending, TaskState},
+    keys::Scope,
+};
+use ledgerline_ledger::{EventQuery, system_clock};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::job::{LEFT, duration, of_summary};
+use crate::{
+    args::TaskArgs,
+    output::{Output, on_one_line, shortened},
+    target::Target,
+    times,
+};
+
+/// How often a watch looks.
+const LOOK: Duration = Duration::from_millis(300);
+/// So many looks in a row may find no answer.
+const UNANSWERED: u32 = 10;
+
+/// A task, and what it put out if it is completed.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    task: TaskSummary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+}
+
+pub(super) async fn run(target: &Target, args: TaskArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let task = dispatch.task(tenant, &args.request_id).await?;
+    if args.watch {
+        return watch(&dispatch, tenant, &args.request_id, output).await;
+    }
+    if args.history {
+        let query = EventQuery::new(tenant, Scope::Entity(TaskPending::ENTITY_TYPE, &args.request_id));
+        history(&target.reader().all(&query).await?, output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let put_out = dispatch.task_output(tenant, &task).await?;
+    show(Shown { task, output: put_out }, output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(shown: Shown, output: Output) -> anyhow::Result<()> {
+    if output.is_json() {
+        return output.json_line(&shown);
+    }
+    let task = &shown.task;
+    let time = |time: Option<ledgerline_event::Millis>| time.map(|time| time.to_rfc3339());
+    let took = times::in_words(duration(task, system_clock()()));
+    let took = match task.state {
+        TaskState::Pending => format!("waits since {took}"),
+        TaskState::Processing => format!("runs since {took}"),
+        TaskState::Completed | TaskState::Failed => took,
+    };
+    let fields = [
+        ("task", Some(task.request_id.to_string())),
+        ("state", Some(task.state.as_str().to_owned())),
+        ("name", task.name.clone()),
+        ("job", task.job_id.clone()),
+        ("depends on", task.depends_on.as_ref().filter(|ids| !ids.is_empty()).map(|ids| ids.join(", "))),
+        ("generation", (task.generation > 1).then(|| task.generation.to_string())),
+        ("attempt", task.attempt.map(|attempt| attempt.to_string())),
+        ("worker", task.worker_id.clone()),
+        ("pending at", time(task.pending_at)),
+        ("started at", time(task.started_at)),
+        ("ended at", time(task.ended_at)),
+        ("took", Some(took)),
+        ("note", of_summary(task).map(|note| on_one_line(&note, 400))),
+        ("output", shown.output.map(|output| output.to_string())),
+    ];
+    let known: Vec<(&str, String)> =
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    output.fields(&known)
+}
+
+fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
+    if output.is_json() {
+        return events.iter().try_for_each(|event| output.json_line(event));
+    }
+    let rows = events.iter().map(|event| {
+        let properties = serde_json::to_string(&event.properties).unwrap_or_default();
+        let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+        vec![
+            event.timestamp.to_rfc3339(),
+            event.event_type.to_string(),
+            number(event.context.generation),
+            number(event.context.attempt),
+            event.event_id.to_string(),
+            shortened(&properties, 80),
+        ]
+    });
+    output.table(
+        &["time", "type", "generation", "attempt", "id", "properties"],
+        rows.collect(),
+        "It was submitted a moment ago: no event of it has come through yet.",
+    )
+}
+
+/// Says each change until the task ends; the exit code says how.
+pub(super) async fn watch(
+    dispatch: &Dispatch,
+    tenant: &Name,
+    request_id: &str,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    tokio::select! {
+        ended = until_it_ends(dispatch, tenant, request_id, output) => ended,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            eprintln!("\nThe task goes on. `task {request_id} --watch` comes back to it.");
+            Ok(ExitCode::from(LEFT))
+        }
+    }
+}
+
+async fn until_it_ends(
+    dispatch: &Dispatch,
+    tenant: &Name,
+    request_id: &str,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let mut last = None;
+    let mut unanswered = 0;
+    loop {
+        let task = match dispatch.task(tenant, request_id).await {
+            Ok(task) => task,
+            Err(DispatchError::Store(error)) if unanswered < UNANSWERED => {
+                tracing::warn!(%error, "no answer; looking again");
+                unanswered += 1;
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        unanswered = 0;
+        let stamp = (task.generation, task.attempt, task.state, task.last_event_type);
+        let state = task.state;
+        if last.replace(stamp) != Some(stamp) {
+            match output.is_json() {
+                true => {
+                    let put_out = dispatch.task_output(tenant, &task).await?;
+                    output.json_line(&Shown { task, output: put_out })?;
+                }
+                false => output.line(&line(&task))?,
+            }
+        }
+        match state {
+            TaskState::Completed => return Ok(ExitCode::SUCCESS),
+            TaskState::Failed => return Ok(ExitCode::FAILURE),
+            TaskState::Pending | TaskState::Processing => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+fn line(task: &TaskSummary) -> String {
+    let took = match task.state {
+        TaskState::Pending | TaskState::Processing => None,
+        TaskState::Completed | TaskState::Failed => Some(times::in_words(duration(task, task.last_event_at))),
+    };
+    let note = of_summary(task).map(|note| on_one_line(&note, 200));
+    let rest: Vec<String> = took.into_iter().chain(note).collect();
+    let (at, state) = (task.last_event_at.to_rfc3339(), task.state.as_str());
+    format!("{at}  {state:<10}  {}", rest.join("  ")).trim_end().to_owned()
+}

@@ -1,0 +1,56 @@
+//! `ledgerline tasks`
+
+use std::process::ExitCode;
+
+use ledgerline_event::{Millis, TaskSummary};
+use ledgerline_ledger::system_clock;
+
+use super::job::{duration, of_summary};
+use crate::{
+    args::TasksArgs,
+    output::{Output, on_one_line},
+    target::Target,
+    times,
+};
+
+pub(super) async fn run(target: &Target, args: TasksArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let state = args.state.map(Into::into);
+    let mut tasks = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = dispatch.tasks(tenant, state, args.limit.get() - tasks.len(), cursor.as_deref()).await?;
+        tasks.extend(page.items);
+        cursor = page.cursor;
+        if cursor.is_none() || tasks.len() >= args.limit.get() {
+            break;
+        }
+    }
+    if output.is_json() {
+        tasks.iter().try_for_each(|task| output.json_line(task))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let none = match state {
+        Some(_) => "No tasks in this state.",
+        None => "No tasks. Submit one with `submit FILE`.",
+    };
+    let now = system_clock()();
+    let headings = ["task", "name", "state", "since", "took", "worker", "note"];
+    output.table(&headings, tasks.iter().map(|task| row(task, now)).collect(), none)?;
+    if cursor.is_some() {
+        eprintln!("There are more: raise --limit.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(task: &TaskSummary, now: Millis) -> Vec<String> {
+    vec![
+        task.request_id.to_string(),
+        on_one_line(task.name.as_deref().unwrap_or_default(), 40),
+        task.state.as_str().into(),
+        task.entered_at.to_rfc3339(),
+        times::in_words(duration(task, now)),
+        on_one_line(task.worker_id.as_deref().unwrap_or_default(), 40),
+        on_one_line(&of_summary(task).unwrap_or_default(), 80),
+    ]
+}

@@ -1,0 +1,50 @@
+//! `ledgerline worker`
+
+use std::process::ExitCode;
+
+use ledgerline_dispatch::QueueUrls;
+use ledgerline_ledger::system_clock;
+use tokio::sync::watch;
+
+use super::local::interrupted;
+use crate::{
+    args::WorkerArgs,
+    target::Target,
+    worker::{self, Config, Stop, WorkerOptions},
+};
+
+pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> anyhow::Result<ExitCode> {
+    let options = WorkerOptions {
+        dispatch: target.dispatch().await?,
+        sqs: target.clients.sqs.clone(),
+        queue_url: QueueUrls::find(&target.clients.sqs, &target.names).await?.tasks,
+        config,
+        grace: args.grace,
+        once: args.once,
+        clock: system_clock(),
+    };
+    let (stop, stopped) = watch::channel(Stop::No);
+    let working = worker::run(options, stopped);
+    tokio::pin!(working);
+    for next in [Stop::Gently, Stop::Now] {
+        tokio::select! {
+            () = &mut working => return Ok(ExitCode::SUCCESS),
+            asked = interrupted() => asked?,
+        }
+        stop.send_replace(next);
+    }
+    tokio::select! {
+        () = working => Ok(ExitCode::SUCCESS),
+        // Whoever asks three times does not want to wait; what runs is killed, and runs again after its lease.
+        asked = interrupted() => asked.map(|()| ExitCode::FAILURE),
+    }
+}
+
+/// The task file, with what the command line says instead.
+pub(super) fn config(args: &WorkerArgs) -> anyhow::Result<Config> {
+    let mut config = Config::read(&args.config)?;
+    if let Some(concurrency) = args.concurrency {
+        config.concurrency = concurrency.into();
+    }
+    Ok(config)
+}

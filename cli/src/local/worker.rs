@@ -1,0 +1,41 @@
+//! A worker in local mode's own process.
+
+use std::time::Duration;
+
+use ledgerline_dispatch::Dispatch;
+use ledgerline_ledger::{Clients, Clock};
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::worker::{self, Config, Stop, WorkerOptions};
+
+/// A person at a terminal does not wait as long as a deployment may.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The worker, running.
+pub(super) struct LocalWorker {
+    stop: watch::Sender<Stop>,
+    running: JoinHandle<()>,
+}
+
+impl LocalWorker {
+    pub(super) fn start(
+        dispatch: &Dispatch,
+        clients: &Clients,
+        queue_url: String,
+        config: Config,
+        clock: Clock,
+    ) -> Self {
+        let (dispatch, sqs) = (dispatch.clone(), clients.sqs.clone());
+        let (stop, stopped) = watch::channel(Stop::No);
+        let options = WorkerOptions { dispatch, sqs, queue_url, config, grace: GRACE, once: false, clock };
+        Self { stop, running: tokio::spawn(worker::run(options, stopped)) }
+    }
+
+    /// Lets running tasks finish, and gives back those that do not.
+    pub(super) async fn stop(self) {
+        self.stop.send_replace(Stop::Gently);
+        if let Err(error) = self.running.await {
+            tracing::error!(%error, "the worker ended badly");
+        }
+    }
+}

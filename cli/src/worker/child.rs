@@ -1,0 +1,298 @@
+//! A task's process: started in a group of its own, fed its input, watched, and ended with all that it began.
+//!
+//! The watching is a task of its own, so that a slow store never delays a timeout.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ledgerline_event::catalogue::Signal;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, Command},
+    sync::oneshot,
+    task::JoinSet,
+    time::Instant,
+};
+use tracing::Level;
+
+use super::group::Group;
+
+/// The variables that tell a process about its task; the last three name files to write to.
+pub(super) const VARIABLES: [&str; 9] = [
+    "LEDGERLINE_REQUEST_ID",
+    "LEDGERLINE_JOB_ID",
+    "LEDGERLINE_TASK_NAME",
+    "LEDGERLINE_TENANT",
+    "LEDGERLINE_ATTEMPT",
+    "LEDGERLINE_GENERATION",
+    "LEDGERLINE_OUTPUT",
+    "LEDGERLINE_ACTIVITY",
+    "LEDGERLINE_ERROR",
+];
+/// How long after SIGTERM comes SIGKILL.
+pub(super) const KILL_AFTER: Duration = Duration::from_secs(5);
+/// What is kept of standard error.
+const TAIL_BYTES: usize = 2048;
+/// Longer lines are logged in pieces.
+const LINE_BYTES: usize = 4096;
+/// What is still in the pipes when the process is gone is there at once, unless a process outside
+/// the group holds them open.
+const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+
+/// What to run.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub(super) struct Launch<'a> {
+    /// For the log.
+    pub(super) request_id: &'a str,
+    pub(super) program: &'a str,
+    pub(super) arguments: &'a [String],
+    pub(super) directory: &'a Path,
+    pub(super) environment: &'a BTreeMap<String, String>,
+    /// Of [`VARIABLES`], those that there are.
+    pub(super) variables: Vec<(&'static str, String)>,
+    /// JSON for standard input.
+    pub(super) input: Vec<u8>,
+    pub(super) timeout: Duration,
+    pub(super) kill_after: Duration,
+}
+
+/// How a process came to its end.
+#[derive(Debug)]
+pub(super) enum How {
+    /// By itself, or by somebody else's signal.
+    Exited(ExitStatus),
+    /// It took too long; what it took to end it.
+    TimedOut(Signal),
+    /// The worker did not want it any more.
+    Stopped,
+    /// The system does not say.
+    Lost(io::Error),
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) how: How,
+    pub(super) ran: Duration,
+    /// The end of what it wrote to standard error.
+    pub(super) stderr: String,
+}
+
+/// A process that runs. Dropping it kills it.
+#[derive(Debug)]
+pub(super) struct Running {
+    pid: u32,
+    stop: Option<oneshot::Sender<()>>,
+    watching: JoinSet<Ended>,
+}
+
+impl Running {
+    /// Starts the process.
+    pub(super) fn start(launch: Launch<'_>) -> io::Result<Self> {
+        let mut command = Command::new(launch.program);
+        command
+            .args(launch.arguments)
+            .current_dir(launch.directory)
+            .envs(launch.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        for name in VARIABLES {
+            // A worker may itself be a task: what it was told is not for its children.
+            command.env_remove(name);
+        }
+        command.envs(launch.variables);
+        Group::begin(&mut command);
+        let mut child = command.spawn()?;
+        let began = Instant::now();
+        let pid = child.id().unwrap_or_default();
+        let tail = Arc::new(Mutex::new(Tail::default()));
+        let mut pipes = JoinSet::new();
+        let mut feeding = JoinSet::new();
+        if let Some(stdin) = child.stdin.take() {
+            feeding.spawn(feed(stdin, launch.input));
+        }
+        if let Some(stdout) = child.stdout.take() {
+            pipes.spawn(follow(stdout, "stdout", launch.request_id.to_owned(), None));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            pipes.spawn(follow(stderr, "stderr", launch.request_id.to_owned(), Some(tail.clone())));
+        }
+        let (stop, stopped) = oneshot::channel();
+        let watched = Watched {
+            group: Group::of(pid),
+            child,
+            began,
+            _feeding: feeding,
+            pipes,
+            tail,
+            stopped,
+            timeout: launch.timeout,
+            kill_after: launch.kill_after,
+        };
+        let mut watching = JoinSet::new();
+        watching.spawn(watched.watch());
+        Ok(Self { pid, stop: Some(stop), watching })
+    }
+
+    /// The process, which is also its group.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Asks it to end; [`Running::ended`] tells when it has.
+    pub(super) fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // It may have ended by itself.
+            let _ = stop.send(());
+        }
+    }
+
+    /// Waits for its end. Nothing is lost if the waiting is given up and begun again.
+    pub(super) async fn ended(&mut self) -> Ended {
+        match self.watching.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(error)) => Ended::unknown(io::Error::other(error)),
+            None => Ended::unknown(io::Error::other("its end was told before")),
+        }
+    }
+}
+
+impl Ended {
+    fn unknown(error: io::Error) -> Self {
+        Self { how: How::Lost(error), ran: Duration::ZERO, stderr: String::new() }
+    }
+}
+
+/// The group comes first: when this is dropped all of it is killed, and not only the child.
+struct Watched {
+    group: Group,
+    child: Child,
+    began: Instant,
+    /// A child need not read its input: whoever feeds it ends with it.
+    _feeding: JoinSet<()>,
+    pipes: JoinSet<()>,
+    tail: Arc<Mutex<Tail>>,
+    stopped: oneshot::Receiver<()>,
+    timeout: Duration,
+    kill_after: Duration,
+}
+
+impl Watched {
+    async fn watch(mut self) -> Ended {
+        let how = tokio::select! {
+            // An end of its own counts, also in the moment in which it would have been stopped.
+            biased;
+            status = self.child.wait() => status.map_or_else(How::Lost, How::Exited),
+            () = tokio::time::sleep(self.timeout) => How::TimedOut(self.put_down().await),
+            _ = &mut self.stopped => {
+                self.put_down().await;
+                How::Stopped
+            }
+        };
+        let ran = self.began.elapsed();
+        // What the process left behind ends with it. At once: the number may be given to another group later.
+        self.group.kill();
+        let drained = async { while self.pipes.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(DRAIN_WITHIN, drained).await;
+        let stderr = self.tail.lock().map(|tail| tail.text()).unwrap_or_default();
+        Ended { how, ran, stderr }
+    }
+
+    /// SIGTERM for the whole group, and SIGKILL if that is not enough. A shell often goes at once and what it
+    /// began needs its time: all of them have it.
+    async fn put_down(&mut self) -> Signal {
+        self.group.terminate();
+        let (child, group) = (&mut self.child, &self.group);
+        let gone = async {
+            let _ = child.wait().await;
+            group.gone().await;
+        };
+        if tokio::time::timeout(self.kill_after, gone).await.is_ok() {
+            return Signal::Sigterm;
+        }
+        self.group.kill();
+        let _ = self.child.wait().await;
+        Signal::Sigkill
+    }
+}
+
+async fn feed(mut stdin: ChildStdin, input: Vec<u8>) {
+    // A process that does not read its input, or not all of it, does nothing wrong.
+    if stdin.write_all(&input).await.is_ok() {
+        let _ = stdin.shutdown().await;
+    }
+}
+
+/// Reads a pipe to its end, so that its writer never waits; keeps the end, and logs lines if somebody wants them.
+async fn follow(
+    mut pipe: impl AsyncRead + Unpin,
+    stream: &'static str,
+    task: String,
+    tail: Option<Arc<Mutex<Tail>>>,
+) {
+    let mut chunk = vec![0; 8192];
+    let mut line = Vec::new();
+    let log = |line: &mut Vec<u8>| {
+        tracing::debug!(task, stream, "{}", String::from_utf8_lossy(line));
+        line.clear();
+    };
+    while let Ok(count) = pipe.read(&mut chunk).await
+        && count > 0
+    {
+        if let Some(tail) = &tail
+            && let Ok(mut tail) = tail.lock()
+        {
+            tail.push(&chunk[..count]);
+        }
+        if tracing::enabled!(Level::DEBUG) {
+            for byte in &chunk[..count] {
+                match byte {
+                    b'\n' => log(&mut line),
+                    byte => line.push(*byte),
+                }
+                if line.len() >= LINE_BYTES {
+                    log(&mut line);
+                }
+            }
+        }
+    }
+    if !line.is_empty() {
+        log(&mut line);
+    }
+}
+
+/// The end of a stream.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    fn push(&mut self, chunk: &[u8]) {
+        self.bytes.extend_from_slice(chunk);
+        let over = self.bytes.len().saturating_sub(TAIL_BYTES);
+        self.cut |= over > 0;
+        self.bytes.drain(..over);
+    }
+
+    /// Whole lines, if there are any.
+    fn text(&self) -> String {
+        let whole = match self.bytes.iter().position(|byte| *byte == b'\n') {
+            Some(end) if self.cut && end + 1 < self.bytes.len() => &self.bytes[end + 1..],
+            _ => &self.bytes[..],
+        };
+        String::from_utf8_lossy(whole).trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Jobs: submitting one, adding tasks to it, resuming it, and how jobs fare.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    http::{HeaderMap, StatusCode},
+};
+use ledgerline_dispatch::{AddedTasks, JobDetails, JobPage, JobSubmission, SubmittedJob, SubmittedJobTask};
+use ledgerline_event::JobState;
+use ledgerline_ledger::control::api_key::KeyScope;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::limit;
+use crate::{Api, body, problem::Problem};
+
+pub(crate) async fn submit(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<SubmittedJob>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let job: JobSubmission = body::read(body).await?;
+    let submitted = api.dispatch.submit_job(&api.emitter_of(tenant), job).await?;
+    Ok((StatusCode::ACCEPTED, Json(submitted)))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Filters {
+    state: Option<JobState>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    filters: Result<Query<Filters>, QueryRejection>,
+) -> Result<Json<JobPage>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let Query(filters) = filters?;
+    let limit = limit(filters.limit)?;
+    Ok(Json(api.dispatch.jobs(&tenant, filters.state, limit, filters.cursor.as_deref()).await?))
+}
+
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<JobDetails>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    Ok(Json(api.dispatch.job(&tenant, &id?.0).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Addition {
+    tasks: Vec<SubmittedJobTask>,
+}
+
+pub(crate) async fn add(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<(StatusCode, Json<AddedTasks>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let Path(id) = id?;
+    let addition: Addition = body::read(body).await?;
+    let added = api.dispatch.add_tasks(&api.emitter_of(tenant), &id, addition.tasks).await?;
+    Ok((StatusCode::ACCEPTED, Json(added)))
+}
+
+pub(crate) async fn resume(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let resumed = api.dispatch.resume_job(&api.emitter_of(tenant), &id?.0).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "resumed": resumed }))))
+}

@@ -1,0 +1,96 @@
+//! Tasks: submitting one, and how tasks fare.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    http::{HeaderMap, StatusCode},
+};
+use ledgerline_dispatch::{SubmittedTask, TaskPage, TaskSubmission};
+use ledgerline_event::{
+    TaskSummary,
+    catalogue::{Catalogued, TaskPending, TaskState},
+    keys::Scope,
+};
+use ledgerline_ledger::{EventQuery, control::api_key::KeyScope};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::limit;
+use crate::{Api, body, problem::Problem};
+
+pub(crate) async fn submit(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<SubmittedTask>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let task: TaskSubmission = body::read(body).await?;
+    let submitted = api.dispatch.submit_task(&api.emitter_of(tenant), task).await?;
+    Ok((StatusCode::ACCEPTED, Json(submitted)))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Filters {
+    state: Option<TaskState>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    filters: Result<Query<Filters>, QueryRejection>,
+) -> Result<Json<TaskPage>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let Query(filters) = filters?;
+    let limit = limit(filters.limit)?;
+    Ok(Json(api.dispatch.tasks(&tenant, filters.state, limit, filters.cursor.as_deref()).await?))
+}
+
+/// A task, and what it put out if it is completed.
+#[derive(Serialize)]
+pub(crate) struct Shown {
+    #[serde(flatten)]
+    task: TaskSummary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+}
+
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Shown>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let task = api.dispatch.task(&tenant, &id?.0).await?;
+    let output = api.dispatch.task_output(&tenant, &task).await?;
+    Ok(Json(Shown { task, output }))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Paging {
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn history(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+    paging: Result<Query<Paging>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let (Path(id), Query(paging)) = (id?, paging?);
+    let query = EventQuery::new(&tenant, Scope::Entity(TaskPending::ENTITY_TYPE, &id));
+    let page = api.reader.page(&query, limit(paging.limit)?, paging.cursor.as_deref()).await?;
+    if page.items.is_empty() && page.cursor.is_none() && paging.cursor.is_none() {
+        // None at all: it is unknown, or was submitted a moment ago.
+        api.dispatch.task(&tenant, &id).await?;
+    }
+    Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
+}

@@ -1,0 +1,82 @@
+//! From dead letters of the task queue to ended tasks.
+//!
+//! A message leaves the queue only when its task has ended or is on the task queue again. One that is no task stays:
+//! nobody can be told whose it is, and an alarm on the age of the oldest message tells an operator.
+
+use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use futures::future::join_all;
+use ledgerline_dispatch::{Buried, Dispatch, DispatchError, TaskMessage};
+use ledgerline_ledger::{Clock, telemetry::Metrics};
+
+/// What the function needs.
+#[allow(missing_docs)]
+pub struct Handler {
+    pub dispatch: Dispatch,
+    pub metrics: Metrics,
+    pub clock: Clock,
+}
+
+/// What became of one message.
+enum Outcome {
+    Settled(Buried),
+    NoTask,
+    Failed(DispatchError),
+}
+
+impl Handler {
+    /// Ends what has to be ended; what is named in the answer goes back to the queue.
+    pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
+        let settled = join_all(
+            batch.records.iter().map(|record| async move { (record, Box::pin(self.settle(record)).await) }),
+        )
+        .await;
+        let mut response = SqsBatchResponse::default();
+        let (mut ended, mut put_back, mut no_task, mut failed) = (0, 0, 0, 0);
+        for (record, outcome) in settled {
+            let message_id = record.message_id.as_deref();
+            match outcome {
+                Outcome::Settled(Buried::Ended) => ended += 1,
+                Outcome::Settled(Buried::PutBack) => put_back += 1,
+                Outcome::Settled(Buried::AlreadyEnded) => {}
+                Outcome::NoTask => {
+                    no_task += 1;
+                    response.batch_item_failures.push(item_failure(record));
+                }
+                Outcome::Failed(error) => {
+                    tracing::error!(message_id, %error, "the task was not ended; its message goes back to the queue");
+                    failed += 1;
+                    response.batch_item_failures.push(item_failure(record));
+                }
+            }
+        }
+        let counts = [("TasksEnded", ended), ("PutBack", put_back), ("NoTask", no_task), ("Failed", failed)];
+        self.metrics.count((self.clock)(), &counts);
+        response
+    }
+
+    async fn settle(&self, record: &SqsMessage) -> Outcome {
+        let body = record.body.as_deref().unwrap_or_default();
+        let message = match TaskMessage::parse(body) {
+            Ok(message) => message,
+            Err(error) => {
+                let message_id = record.message_id.as_deref();
+                tracing::error!(message_id, %error, "a dead letter is no task and stays where it is; look at it and delete it");
+                return Outcome::NoTask;
+            }
+        };
+        match self.dispatch.dead_letter(&message, body).await {
+            Ok(buried) => {
+                let (tenant, task) = (&message.tenant_id, &message.request_id);
+                tracing::info!(%tenant, %task, generation = message.generation, ?buried, "settled");
+                Outcome::Settled(buried)
+            }
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+}
+
+fn item_failure(record: &SqsMessage) -> BatchItemFailure {
+    let mut failure = BatchItemFailure::default();
+    failure.item_identifier = record.message_id.clone().unwrap_or_default();
+    failure
+}

@@ -1,0 +1,47 @@
+//! A change of one record on a condition, and what was there if the condition did not hold.
+
+use aws_sdk_dynamodb::{
+    error::SdkError,
+    operation::update_item::{UpdateItemError, builders::UpdateItemFluentBuilder},
+    types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure},
+};
+use ledgerline_ledger::{StoreError, control::read};
+use serde::de::DeserializeOwned;
+
+/// What became of it.
+#[derive(Debug)]
+pub(crate) enum Answer<T> {
+    /// The record as it is now.
+    Done(T),
+    /// The record as it is, if there is one.
+    Refused(Option<T>),
+}
+
+/// Sends the update.
+pub(crate) async fn conditionally<T: DeserializeOwned>(
+    update: UpdateItemFluentBuilder,
+) -> Result<Answer<T>, StoreError> {
+    let sent = update
+        .return_values(ReturnValue::AllNew)
+        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+        .send()
+        .await;
+    match sent {
+        Ok(answer) => Ok(Answer::Done(read(answer.attributes.unwrap_or_default())?)),
+        Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
+            let UpdateItemError::ConditionalCheckFailedException(there) = refused.into_err() else {
+                unreachable!("checked by the guard");
+            };
+            Ok(Answer::Refused(there.item.map(read).transpose()?))
+        }
+        Err(error) => Err(StoreError::new("UpdateItem", error)),
+    }
+}
+
+pub(crate) fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.to_owned())
+}
+
+pub(crate) fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}

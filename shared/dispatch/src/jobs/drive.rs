@@ -1,0 +1,160 @@
+//! What the drainer `jobs` does with a page of events: tasks are folded into their rows, and jobs are driven, each
+//! job's events in their order and different jobs side by side.
+
+use std::collections::BTreeMap;
+
+use futures::{FutureExt, StreamExt, stream};
+use ledgerline_event::{Event, Name, overflow};
+use ledgerline_ledger::{Fault, Place};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::ended::{job_of, outcome_of};
+use crate::{
+    Dispatch, DispatchError,
+    handle::{Handled, Stop},
+    notice::{About, Notice},
+};
+
+/// Jobs that are driven side by side.
+const LANES: usize = 8;
+/// Task events that are folded before jobs are driven by them: a job's event says how its tasks stand.
+const FOLDED_AT_ONCE: usize = 200;
+
+/// What an event means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    TaskEnded,
+    JobCreated,
+    TasksAdded,
+    JobResumed,
+}
+
+fn meaning(event: &Event) -> Option<Meaning> {
+    match (event.entity_type.as_str(), event.event_type.as_str()) {
+        ("TASK", "Task Completed" | "Task Failed" | "Task Timeout") => Some(Meaning::TaskEnded),
+        ("JOB", "Job Created") => Some(Meaning::JobCreated),
+        ("JOB", "Job Tasks Added") => Some(Meaning::TasksAdded),
+        ("JOB", "Job Resumed") => Some(Meaning::JobResumed),
+        // What a task does meanwhile is folded; what is said of a job follows from it and drives nothing.
+        _ => None,
+    }
+}
+
+/// What belongs together: a job with its tasks, or a task of no job.
+fn whose(event: &Event) -> Name {
+    job_of(event).map_or_else(|| event.entity_id.clone(), |(job_id, _)| job_id)
+}
+
+impl Dispatch {
+    /// Handles `places`, which are in order, except those that `finished_before` knows.
+    pub(crate) async fn drive(
+        &self,
+        tenant: &Name,
+        places: &[Place],
+        finished_before: impl Fn(&str) -> bool,
+        deadline: Option<Instant>,
+    ) -> Handled {
+        let fresh: Vec<(usize, &Place)> =
+            places.iter().enumerate().filter(|(_, place)| !finished_before(&place.sk)).collect();
+        for some in fresh.chunks(FOLDED_AT_ONCE) {
+            let Some((first, _)) = some.first() else { continue };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Handled { finished: *first, stop: Some(Stop::OutOfTime) };
+            }
+            let tasks = some.iter().map(|(_, place)| &place.event);
+            let tasks = tasks.filter(|event| event.entity_type.as_str() == "TASK");
+            if let Err(error) = Box::pin(self.fold_tasks(tenant, tasks)).await {
+                return Handled { finished: *first, stop: Some(Stop::Trouble(error)) };
+            }
+            let mut lanes: BTreeMap<Name, Vec<(usize, Meaning, &Place)>> = BTreeMap::new();
+            for (index, place) in some {
+                if let Some(meaning) = meaning(&place.event) {
+                    lanes.entry(whose(&place.event)).or_default().push((*index, meaning, place));
+                }
+            }
+            let lanes: Vec<_> =
+                lanes.into_iter().map(|(whose, events)| self.drive_lane(whose, events).boxed()).collect();
+            let stops: Vec<_> = stream::iter(lanes).buffer_unordered(LANES).collect().await;
+            // Every lane went on to its end or to its own stop: everything before the first stop is finished.
+            if let Some((index, error)) = stops.into_iter().flatten().min_by_key(|(index, _)| *index) {
+                return Handled { finished: index, stop: Some(Stop::Trouble(error)) };
+            }
+        }
+        Handled { finished: places.len(), stop: None }
+    }
+
+    /// Handles the events of one job. Answers where it stopped, if it did.
+    async fn drive_lane(
+        &self,
+        whose: Name,
+        events: Vec<(usize, Meaning, &Place)>,
+    ) -> Option<(usize, DispatchError)> {
+        for run in events.chunk_by(|(_, one, _), (_, other, _)| *one == Meaning::TaskEnded && one == other) {
+            let [(index, meaning, place), ..] = run else { continue };
+            let done = match meaning {
+                Meaning::TaskEnded => {
+                    let places: Vec<&Place> = run.iter().map(|(_, _, place)| *place).collect();
+                    Box::pin(self.ended(&whose, &places)).await
+                }
+                Meaning::JobCreated | Meaning::TasksAdded | Meaning::JobResumed => {
+                    Box::pin(self.changed(*meaning, place)).await
+                }
+            };
+            let refused = match done {
+                Ok(()) => continue,
+                Err(DispatchError::Invalid(invalid)) => invalid.to_string(),
+                // What can never be done must not keep everything else from being done.
+                Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => error.to_string(),
+                Err(error) => return Some((*index, error)),
+            };
+            if let Err(error) = Box::pin(self.tell_refused(place, &refused)).await {
+                return Some((*index, error));
+            }
+        }
+        None
+    }
+
+    async fn ended(&self, whose: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+        if places.iter().any(|place| job_of(&place.event).is_some()) {
+            return self.tasks_ended(whose, places).await;
+        }
+        for place in places {
+            debug_assert!(outcome_of(&place.event).is_some());
+            let generation = self.generation_of(&place.event).await?;
+            self.observe_end(&place.event, generation).await?;
+        }
+        Ok(())
+    }
+
+    async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), DispatchError> {
+        let mut event = place.event.clone();
+        self.timeline.restore(&mut event).await?;
+        if overflow::marker(&event.properties).is_some() {
+            let reason = "the part of the event that overflowed to S3 is missing or is not what was sent";
+            return Err(ledgerline_event::Invalid::new("properties", reason).into());
+        }
+        match meaning {
+            Meaning::JobCreated => Box::pin(self.job_created(&event)).await,
+            Meaning::TasksAdded => Box::pin(self.tasks_added(&event)).await,
+            Meaning::JobResumed => Box::pin(self.job_resumed(&event)).await,
+            Meaning::TaskEnded => Ok(()),
+        }
+    }
+
+    /// Tells, in the ledger and to people, of an event that cannot drive a job.
+    async fn tell_refused(&self, place: &Place, reason: &str) -> Result<(), DispatchError> {
+        let event = &place.event;
+        tracing::error!(event_id = %event.event_id, job = %event.entity_id, reason, "an event drives no job");
+        let about = About { drainer: crate::JOBS_DRAINER, epoch: 0, subscription: "", event, sk: &place.sk };
+        self.notify(Notice::Failed, about, json!({ "reason": reason })).await?;
+        let text = format!(
+            ":warning: *An event about a job was refused*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}",
+            event.event_type, event.event_id, event.entity_type, event.entity_id, event.tenant_id,
+        );
+        if let Some(alert) = self.alert(Notice::Failed, about, text).await? {
+            self.tell(vec![alert]).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What follows when tasks of a job have ended.
+
+use std::collections::BTreeSet;
+
+use futures::future::try_join_all;
+use ledgerline_event::{Event, Name, dag::split_task_entity};
+use ledgerline_ledger::{Place, control::keys};
+
+use super::{
+    outcome::Counted,
+    record::{JobEnd, JobNode, Outcome},
+};
+use crate::{Dispatch, DispatchError};
+
+/// Ends that are looked at side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// How a terminal event says that its task ended.
+pub(crate) fn outcome_of(event: &Event) -> Option<Outcome> {
+    match event.event_type.as_str() {
+        "Task Completed" => Some(Outcome::Completed),
+        "Task Failed" | "Task Timeout" => Some(Outcome::Failed),
+        _ => None,
+    }
+}
+
+/// The job and the task in it that an event of a task is about. The entity alone does not say so: a task of no job may
+/// have any id.
+pub(crate) fn job_of(event: &Event) -> Option<(Name, Name)> {
+    let (job_id, task_id) = split_task_entity(&event.entity_id)?;
+    let said = event.properties.get("jobId")?.as_str()?;
+    (said == job_id).then_some(())?;
+    Some((Name::new("jobId", job_id).ok()?, Name::new("taskId", task_id).ok()?))
+}
+
+impl Dispatch {
+    /// Tasks of one job have ended: counts them, tells of failures, starts what waited, ends the job.
+    pub(crate) async fn tasks_ended(&self, job_id: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+        let mut done: Vec<(&Event, JobEnd)> = Vec::new();
+        for some in places.chunks(SIDE_BY_SIDE) {
+            let looked = try_join_all(some.iter().map(|place| self.look_at_end(job_id, place))).await?;
+            let mut counted: Vec<Counted> = Vec::new();
+            for (place, ended) in some.iter().zip(looked) {
+                let Some(ended) = ended else { continue };
+                // One transaction takes one write of a record: a task may have ended twice, in two generations.
+                if counted.iter().any(|other| other.end.task_id == ended.end.task_id) {
+                    self.count_ends(&place.event.tenant_id, job_id, std::mem::take(&mut counted)).await?;
+                }
+                done.push((&place.event, ended.end.clone()));
+                counted.push(ended);
+            }
+            if let Some(place) = some.first() {
+                self.count_ends(&place.event.tenant_id, job_id, counted).await?;
+            }
+        }
+        let Some((cause, _)) = done.last() else { return Ok(()) };
+        let completed = done.iter().filter(|(_, end)| end.outcome == Outcome::Completed);
+        let completed: BTreeSet<&Name> = completed.map(|(_, end)| &end.task_id).collect();
+        let completed: Vec<&Name> = completed.into_iter().collect();
+        let waiting = self.waiting_for(&cause.tenant_id, job_id, &completed).await?;
+        Box::pin(self.advance(job_id, waiting, cause)).await?;
+        let failed: Vec<_> = done.iter().filter(|(_, end)| end.outcome == Outcome::Failed).collect();
+        for (event, end) in failed {
+            Box::pin(self.tell_failure(job_id, &end.task_id, end.generation, event)).await?;
+        }
+        Box::pin(self.complete_or_list(job_id, cause)).await
+    }
+
+    /// Whether a terminal event is the end of a task that the job knows.
+    async fn look_at_end(&self, job_id: &Name, place: &Place) -> Result<Option<Counted>, DispatchError> {
+        let event = &place.event;
+        let (Some(outcome), Some((_, task_id))) = (outcome_of(event), job_of(event)) else { return Ok(None) };
+        let generation = self.generation_of(event).await?;
+        let Some(record) = self.observe_end(event, generation).await? else {
+            tracing::warn!(event_id = %event.event_id, task = %event.entity_id, "not the end of its task: it had another");
+            return Ok(None);
+        };
+        let end = JobEnd {
+            task_id,
+            outcome,
+            generation,
+            event_sk: place.sk.clone(),
+            counted: true,
+            ttl: event.ttl,
+        };
+        // What the job started is in the job; all else has to be looked up.
+        if !record.in_job && !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
+            // The mark first, and only then the look: whoever puts the task in place reads the marks after that.
+            self.note_end(&event.tenant_id, job_id, &end).await?;
+            if !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Counted { end, was_active: record.in_job }))
+    }
+
+    async fn knows(&self, tenant: &Name, job_id: &Name, task_id: &Name) -> Result<bool, DispatchError> {
+        let node: Option<JobNode> = self.control.get(&keys::job_node(tenant, job_id, task_id)).await?;
+        Ok(node.is_some() && self.job_record(tenant, job_id).await?.is_some())
+    }
+}

@@ -1,0 +1,85 @@
+//! `Job Failure Detected`: once per failed task and generation. What runs goes on.
+
+use std::collections::BTreeMap;
+
+use ledgerline_event::{
+    Event, Name,
+    catalogue::{JobCompleted, JobFailureDetected, TaskState},
+    dag::task_entity,
+};
+use ledgerline_ledger::control::keys;
+
+use super::record::{JobEnd, JobNode, Outcome};
+use crate::{
+    Dispatch, DispatchError,
+    claim::{Effects, Intent},
+};
+
+impl Dispatch {
+    /// Tells that a task of a job has failed.
+    pub(crate) async fn tell_failure(
+        &self,
+        job_id: &Name,
+        task_id: &Name,
+        generation: u32,
+        cause: &Event,
+    ) -> Result<(), DispatchError> {
+        let key = keys::job_failure_claim(&cause.tenant_id, job_id, task_id, generation);
+        // What it says takes reading every task: not again for what was said before.
+        if self.claim_there(&key).await? {
+            self.repeat(&key).await?;
+            return Ok(());
+        }
+        let failure = JobFailureDetected {
+            job_id: job_id.to_string(),
+            failed_task_id: task_id.to_string(),
+            task_statuses: self.task_statuses(&cause.tenant_id, job_id).await?,
+        };
+        let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
+        let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
+        let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
+        self.carry_out(&[Intent { key, effects, started: None, ttl: cause.ttl }]).await?;
+        Ok(())
+    }
+
+    /// Where every task of a job stands; `None` for one that has not begun.
+    pub(crate) async fn task_statuses(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+    ) -> Result<BTreeMap<String, Option<TaskState>>, DispatchError> {
+        let nodes: Vec<JobNode> = self.job_rows(tenant, job_id, keys::NODES).await?;
+        let ends: Vec<JobEnd> = self.job_rows(tenant, job_id, keys::ENDS).await?;
+        let mut statuses: BTreeMap<String, Option<TaskState>> =
+            nodes.iter().map(|node| (node.task_id.to_string(), None)).collect();
+        let open = nodes.iter().filter(|node| ends.iter().all(|end| end.task_id != node.task_id));
+        // A failed task that was resumed is one of these too, but its mark says so until it ends again.
+        let requests = open.map(|node| task_entity(job_id, &node.task_id)).collect::<Result<Vec<_>, _>>()?;
+        for summary in self.summaries(tenant, &requests).await? {
+            if let Some((_, task_id)) = ledgerline_event::dag::split_task_entity(&summary.request_id) {
+                statuses.insert(task_id.to_owned(), Some(summary.state));
+            }
+        }
+        for end in ends {
+            let state = match end.outcome {
+                Outcome::Completed => TaskState::Completed,
+                Outcome::Failed => TaskState::Failed,
+            };
+            statuses.insert(end.task_id.to_string(), Some(state));
+        }
+        Ok(statuses)
+    }
+
+    /// What `Job Completed` says.
+    pub(super) async fn completed_properties(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        total: u32,
+    ) -> Result<JobCompleted, DispatchError> {
+        let nodes: Vec<JobNode> = self.job_rows(tenant, job_id, keys::NODES).await?;
+        let task_statuses =
+            nodes.iter().map(|node| (node.task_id.to_string(), Some(TaskState::Completed))).collect();
+        Ok(JobCompleted { job_id: job_id.to_string(), total_tasks: total, task_statuses })
+    }
+}

@@ -1,0 +1,170 @@
+//! Writing down how tasks of a job ended, together with the job's counts, each once.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::{
+    error::SdkError,
+    operation::transact_write_items::TransactWriteItemsError,
+    types::{CancellationReason, TransactWriteItem},
+};
+use ledgerline_event::Name;
+use ledgerline_ledger::{StoreError, control::keys};
+
+use super::record::{JobEnd, Outcome};
+use crate::{
+    Dispatch, DispatchError,
+    conditional::{number, text},
+};
+
+/// Outcomes of one transaction.
+const AT_ONCE: usize = 40;
+/// Transactions on one job collide; each attempt lets at least one through.
+const ATTEMPTS: u32 = 10;
+
+/// An end, and whether the job counts the task as active.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    pub(crate) end: JobEnd,
+    pub(crate) was_active: bool,
+}
+
+/// Why a transaction was not done.
+pub(super) enum Cancelled {
+    /// These writes were refused by their conditions.
+    Refused(Vec<usize>),
+    /// Something else was in the way.
+    Busy,
+}
+
+impl Dispatch {
+    /// Counts ends that are not counted yet. What was counted before stays as it is.
+    pub(crate) async fn count_ends(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        ends: Vec<Counted>,
+    ) -> Result<(), DispatchError> {
+        for chunk in ends.chunks(AT_ONCE) {
+            let mut rest: Vec<&Counted> = chunk.iter().collect();
+            let mut attempt = 0;
+            while !rest.is_empty() {
+                match self.count_together(tenant, job_id, &rest).await? {
+                    None => break,
+                    Some(Cancelled::Refused(positions)) => {
+                        let mut position = 0;
+                        rest.retain(|_| {
+                            position += 1;
+                            !positions.contains(&(position - 1))
+                        });
+                    }
+                    Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn count_together(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        ends: &[&Counted],
+    ) -> Result<Option<Cancelled>, DispatchError> {
+        let count = |wanted: Outcome| ends.iter().filter(|counted| counted.end.outcome == wanted).count();
+        let inactive = ends.iter().filter(|counted| counted.was_active).count();
+        let mut transaction = self.control.transaction();
+        for counted in ends {
+            let end = JobEnd { counted: true, ..counted.end.clone() };
+            let put = self
+                .control
+                .put_for_transaction(&keys::job_end(tenant, job_id, &end.task_id), &end)?
+                .condition_expression(
+                    "attribute_not_exists(PK) OR counted = :false OR (outcome = :failed AND generation < :generation)",
+                )
+                .expression_attribute_values(":false", aws_sdk_dynamodb::types::AttributeValue::Bool(false))
+                .expression_attribute_values(":failed", text("failed"))
+                .expression_attribute_values(":generation", number(end.generation.into()))
+                .build()
+                .map_err(built)?;
+            transaction = transaction.transact_items(TransactWriteItem::builder().put(put).build());
+        }
+        let job = self
+            .control
+            .update_for_transaction(&keys::job(tenant, job_id))
+            .update_expression(
+                "SET done = done + :done, failed = failed + :failed, active = active - :inactive",
+            )
+            .condition_expression("attribute_exists(PK)")
+            .expression_attribute_values(":done", number(count(Outcome::Completed) as u64))
+            .expression_attribute_values(":failed", number(count(Outcome::Failed) as u64))
+            .expression_attribute_values(":inactive", number(inactive as u64))
+            .build()
+            .map_err(built)?;
+        let transaction =
+            transaction.transact_items(TransactWriteItem::builder().update(job).build()).send().await;
+        cancelled(transaction)
+    }
+
+    /// Notes an end of a task that the job does not know of, so far.
+    pub(crate) async fn note_end(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        end: &JobEnd,
+    ) -> Result<(), DispatchError> {
+        let end = JobEnd { counted: false, ..end.clone() };
+        self.control.put_new(&keys::job_end(tenant, job_id, &end.task_id), &end).await?;
+        Ok(())
+    }
+}
+
+/// What became of a transaction.
+pub(super) fn cancelled<T, R>(
+    answer: Result<T, SdkError<TransactWriteItemsError, R>>,
+) -> Result<Option<Cancelled>, DispatchError>
+where
+    R: std::fmt::Debug + Send + Sync + 'static,
+{
+    let error = match answer {
+        Ok(_) => return Ok(None),
+        Err(error) => error,
+    };
+    let Some(TransactWriteItemsError::TransactionCanceledException(why)) = error.as_service_error() else {
+        return Err(StoreError::new("TransactWriteItems", error).into());
+    };
+    let reasons: &[CancellationReason] = why.cancellation_reasons();
+    let with = |code: &str| {
+        let positions = reasons.iter().enumerate().filter(|(_, reason)| reason.code() == Some(code));
+        positions.map(|(position, _)| position).collect::<Vec<_>>()
+    };
+    let refused = with("ConditionalCheckFailed");
+    if !refused.is_empty() {
+        return Ok(Some(Cancelled::Refused(refused)));
+    }
+    if !with("ValidationError").is_empty() {
+        let mut error = StoreError::new("TransactWriteItems", error);
+        error.fault = ledgerline_ledger::Fault::Rejected;
+        return Err(error.into());
+    }
+    Ok(Some(Cancelled::Busy))
+}
+
+/// Waits a moment before the next attempt, and not for ever.
+pub(super) async fn busy(attempt: u32) -> Result<u32, DispatchError> {
+    if attempt == ATTEMPTS {
+        let message = "the job is changed by others all the time";
+        return Err(StoreError::told(
+            "TransactWriteItems",
+            ledgerline_ledger::Fault::Conflict,
+            "TransactionConflict",
+            message,
+        )
+        .into());
+    }
+    tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
+    Ok(attempt + 1)
+}
+
+pub(super) fn built(error: aws_sdk_dynamodb::error::BuildError) -> DispatchError {
+    StoreError::unreadable("TransactWriteItems", error.to_string()).into()
+}

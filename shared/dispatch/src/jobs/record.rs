@@ -1,0 +1,236 @@
+//! What is stored of a job: the job with its counts, its nodes, the outcomes of its tasks, and who waits for whom.
+
+use ledgerline_event::{Event, JobState, Millis, Name, Seconds, catalogue::JobTask, job_state};
+use ledgerline_ledger::{
+    StoreError,
+    control::{Item, item, keys, read},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Dispatch, DispatchError, claim::ClaimState};
+
+/// Larger inputs of a node lie in the payload bucket.
+const NODE_INPUT_BYTES: usize = 50_000;
+
+/// A job with its counts. Every count changes together with what it counts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct JobRecord {
+    pub job_id: Name,
+    pub request_id: String,
+    pub app_name: Name,
+    pub created_at: Millis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Millis>,
+    /// All tasks.
+    pub total: u32,
+    /// Those that are completed.
+    pub done: u32,
+    /// Those that have failed and were not resumed.
+    pub failed: u32,
+    /// Those that were started and have not ended.
+    pub active: i64,
+    /// How often it was resumed, and one.
+    pub generation: u32,
+    /// The `Job Created` event.
+    pub created_by: Name,
+    /// Whether all of its tasks are in place.
+    #[serde(default)]
+    pub(crate) laid_out: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) content_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list_in: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list_at: Option<String>,
+    #[serde(default, rename = "state", skip_serializing)]
+    pub(crate) claim_state: Option<ClaimState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Seconds>,
+}
+
+impl JobRecord {
+    /// Where it stands.
+    pub fn state(&self) -> JobState {
+        let active = u64::try_from(self.active).unwrap_or(0);
+        job_state(self.completed_at.is_some(), self.failed.into(), active)
+    }
+
+    /// The job that an event makes.
+    pub(crate) fn new(tenant: &Name, job_id: &Name, request_id: &str, event: &Event, total: usize) -> Self {
+        let mut record = Self {
+            job_id: job_id.clone(),
+            request_id: request_id.to_owned(),
+            app_name: event.app_name.clone(),
+            created_at: event.timestamp,
+            completed_at: None,
+            total: u32::try_from(total).unwrap_or(u32::MAX),
+            done: 0,
+            failed: 0,
+            active: 0,
+            generation: 1,
+            created_by: event.event_id.clone(),
+            laid_out: false,
+            content_hash: None,
+            list_in: None,
+            list_at: None,
+            claim_state: None,
+            ttl: event.ttl,
+        };
+        record.list_in = Some(record.list(tenant));
+        record.list_at = Some(format!("{}#{job_id}", record.created_at));
+        record
+    }
+
+    /// The list that it belongs to.
+    pub(crate) fn list(&self, tenant: &str) -> String {
+        keys::jobs_in(tenant, self.state().as_str())
+    }
+}
+
+/// One task of a job. It never changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct JobNode {
+    pub(crate) task_id: Name,
+    pub(crate) name: String,
+    pub(crate) depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) input_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_attempts: Option<u32>,
+    /// The event that it came with.
+    pub(crate) added_by: Name,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Seconds>,
+}
+
+/// How a task of a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct JobEnd {
+    pub(crate) task_id: Name,
+    pub(crate) outcome: Outcome,
+    pub(crate) generation: u32,
+    /// The place of the terminal event.
+    pub(crate) event_sk: String,
+    /// Whether the job's counts know of it: not while the job, or the task in it, is unknown.
+    pub(crate) counted: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    Completed,
+    Failed,
+}
+
+impl JobNode {
+    pub(crate) fn row(&self, tenant: &str, job_id: &str) -> Result<Item, StoreError> {
+        item(&keys::job_node(tenant, job_id, &self.task_id), self)
+    }
+}
+
+impl Dispatch {
+    /// The job, strongly consistent.
+    pub(crate) async fn job_record(
+        &self,
+        tenant: &str,
+        job_id: &str,
+    ) -> Result<Option<JobRecord>, DispatchError> {
+        Ok(self.control.get(&keys::job(tenant, job_id)).await?)
+    }
+
+    /// A node to be, its input put where it fits.
+    pub(crate) async fn new_node(&self, task: &JobTask, event: &Event) -> Result<JobNode, DispatchError> {
+        let json = serde_json::to_string(&task.input)
+            .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+        let (input, input_key) = match json.len() {
+            ..=NODE_INPUT_BYTES => (Some(json), None),
+            _ => {
+                let key =
+                    format!("tasks/{}-{}.json", event.event_id, crate::parked::digest(&[&task.task_id]));
+                self.payloads.put(&key, json.into_bytes()).await?;
+                (None, Some(key))
+            }
+        };
+        Ok(JobNode {
+            task_id: Name::new("taskId", task.task_id.as_str())?,
+            name: task.name.clone(),
+            depends_on: task.depends_on.clone(),
+            input,
+            input_key,
+            timeout_ms: task.timeout_ms,
+            max_attempts: task.max_attempts,
+            added_by: event.event_id.clone(),
+            ttl: event.ttl,
+        })
+    }
+
+    /// The static input of a node.
+    pub(crate) async fn node_input(&self, node: &JobNode) -> Result<Map<String, Value>, DispatchError> {
+        let unreadable = |what: String| StoreError::unreadable("reading a task's input", what);
+        let json = match (&node.input, &node.input_key) {
+            (Some(json), _) => json.clone().into_bytes(),
+            (None, Some(key)) => {
+                self.payloads.get(key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?
+            }
+            (None, None) => return Ok(Map::new()),
+        };
+        Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
+    }
+
+    /// The nodes of some tasks, as far as they are there.
+    pub(crate) async fn nodes(
+        &self,
+        tenant: &str,
+        job_id: &str,
+        tasks: impl IntoIterator<Item = &str>,
+    ) -> Result<Vec<JobNode>, DispatchError> {
+        let keys: Vec<_> = tasks.into_iter().map(|task| keys::job_node(tenant, job_id, task)).collect();
+        Ok(self.control.get_all(&keys).await?.into_iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// The outcomes of some tasks, as far as there are any.
+    pub(crate) async fn ends(
+        &self,
+        tenant: &str,
+        job_id: &str,
+        tasks: impl IntoIterator<Item = &str>,
+    ) -> Result<Vec<JobEnd>, DispatchError> {
+        let keys: Vec<_> = tasks.into_iter().map(|task| keys::job_end(tenant, job_id, task)).collect();
+        Ok(self.control.get_all(&keys).await?.into_iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// Every record of a job that begins like this.
+    pub(crate) async fn job_rows<T: serde::de::DeserializeOwned>(
+        &self,
+        tenant: &str,
+        job_id: &str,
+        beginning: &str,
+    ) -> Result<Vec<T>, DispatchError> {
+        let mut pages = self
+            .control
+            .partition(&keys::job_partition(tenant, job_id))
+            .key_condition_expression("PK = :pk AND begins_with(SK, :beginning)")
+            .expression_attribute_values(":beginning", crate::conditional::text(beginning))
+            .into_paginator()
+            .send();
+        let mut rows = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            for found in page.items.unwrap_or_default() {
+                rows.push(read(found)?);
+            }
+        }
+        Ok(rows)
+    }
+}

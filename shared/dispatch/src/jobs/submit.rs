@@ -1,0 +1,232 @@
+//! Submitting a job, and adding tasks to one: each is a claim with its event inside, checked before.
+
+use std::collections::BTreeSet;
+
+use aws_sdk_dynamodb::types::TransactWriteItem;
+use futures::future::try_join_all;
+use ledgerline_event::{
+    Invalid, Kind, Name,
+    catalogue::{JobCreated, JobTask, JobTasksAdded},
+    dag::{Node, bare_id, check_added, check_job},
+};
+use ledgerline_ledger::{Emitter, control::keys};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    outcome::{Cancelled, built, busy, cancelled},
+    record::JobRecord,
+};
+use crate::{
+    Dispatch, DispatchError,
+    claim::{Claimed, Effects, Intent},
+    tasks::WithClaim,
+};
+
+/// Tasks that are added together: one transaction takes a hundred writes.
+const ADDED_AT_ONCE: usize = 90;
+/// Tasks that a job may have in all.
+const TOTAL_MAX: u32 = 10_000;
+
+/// What somebody wants to be run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct JobSubmission {
+    #[serde(default)]
+    pub job_id: Option<String>,
+    #[serde(default)]
+    pub request_id: Option<String>,
+    pub tasks: Vec<SubmittedJobTask>,
+}
+
+/// One task of it. Unlike what is read from the ledger, it has no fields that nobody knows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct SubmittedJobTask {
+    pub task_id: String,
+    pub name: String,
+    #[serde(default)]
+    pub depends_on: Vec<String>,
+    #[serde(default)]
+    pub input: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+}
+
+impl From<SubmittedJobTask> for JobTask {
+    fn from(task: SubmittedJobTask) -> Self {
+        let SubmittedJobTask { task_id, name, depends_on, input, timeout_ms, max_attempts } = task;
+        Self { task_id, name, depends_on, input, timeout_ms, max_attempts }
+    }
+}
+
+/// A job that is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct SubmittedJob {
+    pub job_id: Name,
+    pub total_tasks: u32,
+    /// Whether it was submitted before.
+    pub collapsed: bool,
+}
+
+/// How many tasks a job had, and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct AddedTasks {
+    pub previous_total_tasks: u32,
+    pub total_tasks_now: u32,
+}
+
+impl Dispatch {
+    /// Submits a job in the context of `emitter`. With the same id and the same content as before it changes nothing.
+    pub async fn submit_job(
+        &self,
+        emitter: &Emitter,
+        submission: JobSubmission,
+    ) -> Result<SubmittedJob, DispatchError> {
+        let job_id = match &submission.job_id {
+            None => emitter.new_id(Kind::Job),
+            Some(id) => bare_id("jobId", id.as_str())?,
+        };
+        let request_id = match &submission.request_id {
+            None => job_id.to_string(),
+            Some(id) => Name::new("requestId", id.as_str())?.to_string(),
+        };
+        let tasks: Vec<JobTask> = submission.tasks.into_iter().map(JobTask::from).collect();
+        check_job(&job_id, tasks.iter().map(Node::from))?;
+        let tenant = &emitter.origin().tenant;
+        let hash = crate::parked::digest(&[&json!({ "requestId": request_id, "tasks": tasks }).to_string()]);
+        let total = tasks.len();
+        let created = JobCreated {
+            job_id: job_id.to_string(),
+            request_id: request_id.clone(),
+            total_tasks: u32::try_from(total).unwrap_or(u32::MAX),
+            tasks,
+        };
+        let total_tasks = created.total_tasks;
+        let event = emitter.catalogued(job_id.as_str(), created).build_plain()?;
+        let mut record = JobRecord::new(tenant, &job_id, &request_id, &event, total);
+        record.content_hash = Some(hash.clone());
+        let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
+        let key = keys::job(tenant, &job_id);
+        let intent = Intent { key: key.clone(), effects, started: Some(job_id.clone()), ttl: None };
+        let claim = self.pending(&intent).await?;
+        let claimed = self.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
+        let collapsed = match claimed {
+            Claimed::New => false,
+            Claimed::Before(before) if before.claim_id == claim.claim_id => false,
+            Claimed::Before(_) => {
+                let there = self.job_record(tenant, &job_id).await?;
+                if there.and_then(|there| there.content_hash).as_ref() != Some(&hash) {
+                    let reason =
+                        format!("a job `{job_id}` exists and has other tasks; leave jobId out for a new one");
+                    return Err(DispatchError::Refused(reason));
+                }
+                true
+            }
+        };
+        self.repeat(&key).await?;
+        Ok(SubmittedJob { job_id, total_tasks, collapsed })
+    }
+
+    /// Adds tasks to a job that is not completed.
+    pub async fn add_tasks(
+        &self,
+        emitter: &Emitter,
+        job_id: &str,
+        tasks: Vec<SubmittedJobTask>,
+    ) -> Result<AddedTasks, DispatchError> {
+        let tasks: Vec<JobTask> = tasks.into_iter().map(JobTask::from).collect();
+        let tenant = emitter.origin().tenant.clone();
+        if tasks.len() > ADDED_AT_ONCE {
+            let reason = format!(
+                "has {} tasks; at most {ADDED_AT_ONCE} are added at once: add the rest after that",
+                tasks.len()
+            );
+            return Err(Invalid::new("tasks", reason).into());
+        }
+        let mut attempt = 0;
+        loop {
+            let job = self.known_job(&tenant, job_id).await?;
+            if job.completed_at.is_some() {
+                let reason = format!("the job `{job_id}` is completed; submit a new one");
+                return Err(DispatchError::Refused(reason));
+            }
+            if !job.laid_out {
+                // Its own tasks are on their way: what is known of them is not all yet.
+                attempt = busy(attempt).await?;
+                continue;
+            }
+            let mentioned: BTreeSet<&str> = tasks
+                .iter()
+                .flat_map(|task| std::iter::once(&task.task_id).chain(&task.depends_on))
+                .map(String::as_str)
+                .collect();
+            let there = self.nodes(&tenant, job_id, mentioned).await?;
+            let known = |id: &str| there.iter().any(|node| node.task_id.as_str() == id);
+            check_added(job_id, tasks.iter().map(Node::from), known)?;
+            let count = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+            let total_tasks_now = job.total.saturating_add(count);
+            if total_tasks_now > TOTAL_MAX {
+                let reason = format!("would make {total_tasks_now} tasks; a job has at most {TOTAL_MAX}");
+                return Err(Invalid::new("tasks", reason).into());
+            }
+            let added = JobTasksAdded {
+                job_id: job_id.to_owned(),
+                new_tasks: tasks.clone(),
+                previous_total_tasks: job.total,
+                total_tasks_now,
+            };
+            let emitter = emitter.within(|origin| origin.app = job.app_name.clone());
+            let event = emitter.catalogued(job_id, added).build_plain()?;
+            let nodes = try_join_all(tasks.iter().map(|task| self.new_node(task, &event))).await?;
+            let key = keys::job_addition(&tenant, job_id, &event.event_id);
+            let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
+            let claim =
+                self.pending(&Intent { key: key.clone(), effects, started: None, ttl: job.ttl }).await?;
+            let put = self.control.put_for_transaction(&key, &claim)?.build().map_err(built)?;
+            let more = self
+                .more_tasks(&tenant, &job.job_id, tasks.len())
+                .condition_expression(
+                    "attribute_exists(PK) AND attribute_not_exists(completedAt) AND #total = :total",
+                )
+                .expression_attribute_values(":total", crate::conditional::number(job.total.into()))
+                .build()
+                .map_err(built)?;
+            let mut transaction = self
+                .control
+                .transaction()
+                .transact_items(TransactWriteItem::builder().update(more).build())
+                .transact_items(TransactWriteItem::builder().put(put).build());
+            for node in &nodes {
+                let row = self
+                    .control
+                    .put_row_for_transaction(node.row(&tenant, job_id)?)
+                    .condition_expression("attribute_not_exists(PK)")
+                    .build()
+                    .map_err(built)?;
+                transaction = transaction.transact_items(TransactWriteItem::builder().put(row).build());
+            }
+            match cancelled(transaction.send().await)? {
+                None => {
+                    self.repeat(&key).await?;
+                    return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
+                }
+                // It was done, and only the answer was lost.
+                Some(Cancelled::Refused(_)) if self.is_claimed_by(&key, &claim).await? => {
+                    self.repeat(&key).await?;
+                    return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
+                }
+                // Something has changed since it was read: it is checked again.
+                Some(Cancelled::Refused(_) | Cancelled::Busy) => attempt = busy(attempt).await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Tasks whose worker is gone. The queue brings such a task again by itself, unless its message is gone too; so it is
+//! sent once more, once for each attempt. Whoever receives it twice finds the lease.
+
+use std::collections::HashMap;
+
+use ledgerline_event::{Millis, Name, TaskSummary};
+use ledgerline_ledger::control::{
+    keys::{self, ControlKey},
+    read,
+};
+
+use crate::{
+    Dispatch, DispatchError, Queue,
+    claim::{Claim, Effects, Intent, Message},
+    conditional::{Answer, conditionally, number, text},
+    tasks::{
+        message::group,
+        record::{Phase, TaskRecord},
+    },
+};
+
+/// A worker's clock and ours may differ, and its renewal may be on its way.
+const GRACE_MS: u64 = 30_000;
+
+/// What became of a task without a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// Its message is on the queue again.
+    SentAgain,
+    /// So it was already at an earlier check.
+    SentBefore,
+    /// Its message is not kept here.
+    NotKept,
+}
+
+/// Whether the last that was heard from the task's worker has run out.
+pub(super) fn is_overdue(task: &TaskSummary, now: Millis) -> bool {
+    task.effective_until.is_some_and(|until| until.get() <= now.minus(GRACE_MS).seconds().get())
+}
+
+/// Whether nobody works on the task, as its record decides.
+fn is_gone(record: &TaskRecord, now: Millis) -> bool {
+    match record.phase {
+        Phase::Ended => false,
+        Phase::Running => record.lease_until.is_some_and(|until| until <= now.minus(GRACE_MS)),
+        // Let go on purpose, it waits on the queue. Otherwise somebody works on it who takes no leases, and has
+        // only their word.
+        Phase::Waiting => record.attempt == 0 || record.let_go != Some(record.attempt),
+    }
+}
+
+impl Dispatch {
+    /// Gives back those of the tasks that nobody works on any more. Trouble with one leaves the others alone; it is
+    /// logged, and counted in the second answer.
+    pub(super) async fn give_back_gone(
+        &self,
+        tenant: &Name,
+        overdue: &[&TaskSummary],
+        now: Millis,
+    ) -> Result<(HashMap<Name, Gone>, usize), DispatchError> {
+        let key_of = |task: &TaskSummary| keys::task_record(tenant, &task.request_id, task.generation);
+        let keys: Vec<ControlKey> = overdue.iter().map(|task| key_of(task)).collect();
+        let mut records: HashMap<String, TaskRecord> = HashMap::new();
+        for item in self.control.get_all(&keys).await? {
+            let Some(pk) = item.get("PK").and_then(|pk| pk.as_s().ok()).cloned() else { continue };
+            records.insert(pk, read(item)?);
+        }
+        let (mut gone, mut trouble) = (HashMap::new(), 0);
+        for (task, key) in overdue.iter().zip(&keys) {
+            let found = match records.get(&key.pk) {
+                // Nobody here started it, and nobody took a lease: there is nothing to send.
+                None => Ok(Some(Gone::NotKept)),
+                Some(record) => self.send_again(tenant, key, task, record.clone(), now).await,
+            };
+            match found {
+                Ok(found) => gone.extend(found.map(|found| (task.request_id.clone(), found))),
+                Err(error) => {
+                    trouble += 1;
+                    tracing::error!(%tenant, task = %task.request_id, %error, "a task without a worker was not given back");
+                }
+            }
+        }
+        Ok((gone, trouble))
+    }
+
+    async fn send_again(
+        &self,
+        tenant: &Name,
+        key: &ControlKey,
+        task: &TaskSummary,
+        mut record: TaskRecord,
+        now: Millis,
+    ) -> Result<Option<Gone>, DispatchError> {
+        loop {
+            if !is_gone(&record, now) {
+                return Ok(None);
+            }
+            let Some(body) = record.message.clone() else { return Ok(Some(Gone::NotKept)) };
+            // A worker that takes no leases may count for itself.
+            let attempt = record.attempt.max(task.attempt.unwrap_or(0));
+            if record.has_pending_claim() {
+                // What it claimed before has not been sent: that comes first.
+                self.repeat(key).await?;
+            }
+            if record.given_back.is_some_and(|given_back| given_back >= attempt) {
+                return Ok(Some(Gone::SentBefore));
+            }
+            let message = Message { queue: Queue::Tasks, group: group(tenant), body, delay_seconds: 0 };
+            let effects = Effects { messages: vec![message], ..Effects::default() };
+            let claim = self.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
+            match self.claim_return(key, &record, attempt, &claim).await? {
+                Answer::Done(_) => {
+                    tracing::warn!(%tenant, task = %task.request_id, attempt, "its worker is gone; its message was sent again");
+                    self.repeat(key).await?;
+                    return Ok(Some(Gone::SentAgain));
+                }
+                Answer::Refused(None) => return Ok(None),
+                // As it is now: taken, ended, given back by somebody else, or with something unsent in it.
+                Answer::Refused(Some(there)) => record = there,
+            }
+        }
+    }
+
+    /// Makes the record the claim of its message, if it is as it was read and has nothing unsent in it.
+    async fn claim_return(
+        &self,
+        key: &ControlKey,
+        record: &TaskRecord,
+        attempt: u32,
+        claim: &Claim,
+    ) -> Result<Answer<TaskRecord>, DispatchError> {
+        let mut condition = "(attribute_not_exists(#state) OR #state <> :pending) \
+                             AND (attribute_not_exists(givenBack) OR givenBack < :givenBack)"
+            .to_owned();
+        let mut update = self.control.update(key).expression_attribute_names("#state", "state");
+        match record.phase {
+            Phase::Waiting => {
+                condition.push_str(" AND (attribute_not_exists(phase) OR phase = :phase)");
+                update = update.expression_attribute_values(":phase", text("waiting"));
+            }
+            Phase::Running | Phase::Ended => {
+                // The lease too: a worker that was only slow may have renewed it since.
+                condition.push_str(" AND phase = :phase AND leaseUntil = :until");
+                let until = record.lease_until.map_or(0, Millis::get);
+                update = update
+                    .expression_attribute_values(":phase", text("running"))
+                    .expression_attribute_values(":until", number(until));
+            }
+        }
+        match record.attempt {
+            0 => condition.push_str(" AND (attribute_not_exists(attempt) OR attempt = :attempt)"),
+            _ => condition.push_str(" AND attempt = :attempt"),
+        }
+        let update = update
+            .update_expression(format!("SET givenBack = :givenBack, {}", Claim::SET))
+            .condition_expression(condition)
+            .expression_attribute_values(":attempt", number(record.attempt.into()))
+            .expression_attribute_values(":givenBack", number(attempt.into()));
+        let update = claim
+            .values()
+            .into_iter()
+            .fold(update, |update, (name, value)| update.expression_attribute_values(name, value));
+        Ok(conditionally(update).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_without_a_worker_when_its_lease_is_over_or_its_word_is_all_there_was() {
+        let now = Millis::try_from(1_767_453_739_000).unwrap();
+        let running = |until: Millis| TaskRecord {
+            phase: Phase::Running,
+            attempt: 1,
+            lease_until: Some(until),
+            ..TaskRecord::default()
+        };
+        assert!(!is_gone(&running(now), now));
+        assert!(!is_gone(&running(now.minus(GRACE_MS - 1)), now));
+        assert!(is_gone(&running(now.minus(GRACE_MS)), now));
+        assert!(is_gone(&TaskRecord::default(), now));
+        let let_go = TaskRecord { attempt: 2, let_go: Some(2), ..TaskRecord::default() };
+        assert!(!is_gone(&let_go, now));
+        assert!(!is_gone(&TaskRecord { phase: Phase::Ended, ..TaskRecord::default() }, now));
+    }
+}

@@ -1,0 +1,24 @@
+//! Tasks: what a worker takes from the queue, the record that keeps it from running twice or ending twice, and
+//! what happens when nobody can run it.
+
+mod dead_letter;
+mod end;
+mod health;
+mod lease;
+mod message;
+mod record;
+mod shown;
+mod submit;
+mod summary;
+
+pub use dead_letter::Buried;
+pub use end::{EndAnswer, TaskEnd};
+pub use health::{HealthChecked, Thresholds};
+pub use lease::{Taken, TaskLease};
+pub use message::{InputRef, TaskMessage};
+pub use submit::{SubmittedTask, TaskSubmission};
+pub use summary::TaskPage;
+
+pub(crate) use message::TaskStart;
+pub(crate) use record::WithClaim;
+pub(crate) use submit::new_record;

@@ -1,0 +1,102 @@
+//! The record of one generation of a task: who may run it, how often it was tried, how it ended.
+//!
+//! It begins as the claim of its start and ends as the claim of its end: the events of both are
+//! inside until they are sent. A task that nobody here started has no record until a worker takes it.
+
+use ledgerline_event::{Millis, Name, catalogue::ErrorCategory};
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{Claim, ClaimState};
+
+/// Messages up to this size are kept in the record: every renewal of a lease writes all of it.
+pub(super) const KEPT_MESSAGE_BYTES: usize = 2_000;
+
+/// Where a generation stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Phase {
+    /// Nobody runs it.
+    #[default]
+    Waiting,
+    /// A worker has taken it.
+    Running,
+    /// It will not run again.
+    Ended,
+}
+
+/// A generation of a task as it is stored, without the claim in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TaskRecord {
+    #[serde(default)]
+    pub(crate) phase: Phase,
+    /// How often it was taken. Also the fence: whoever has another number changes nothing.
+    #[serde(default)]
+    pub(crate) attempt: u32,
+    /// Attempts that count: one that was given back unharmed does not.
+    #[serde(default)]
+    pub(crate) counted: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lease_until: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) worker_id: Option<String>,
+    /// Which request took it: a worker whose answer was lost recognises itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) taken_by: Option<String>,
+    /// The attempt that was last let go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) let_go: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_category: Option<ErrorCategory>,
+    /// The terminal event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) end_event: Option<Name>,
+    /// The attempt that ended it, if a worker did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) end_attempt: Option<u32>,
+    /// When it was started, if that was here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_at: Option<Millis>,
+    /// Whether its job counts it as active.
+    #[serde(default)]
+    pub(crate) in_job: bool,
+    /// What was asked for: a repeated submission must ask for the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) content_hash: Option<String>,
+    /// The message, to send it again if its worker is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    /// The attempt whose message was sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) given_back: Option<u32>,
+    /// Whether what it last claimed was sent.
+    #[serde(default, rename = "state", skip_serializing)]
+    pub(crate) claim_state: Option<ClaimState>,
+}
+
+impl TaskRecord {
+    /// Whether somebody may still be running it.
+    pub(crate) fn is_held(&self, now: Millis) -> bool {
+        self.phase == Phase::Running && self.lease_until.is_some_and(|until| until > now)
+    }
+
+    pub(crate) fn has_pending_claim(&self) -> bool {
+        self.claim_state == Some(ClaimState::Pending)
+    }
+
+    /// The message as far as it is kept.
+    pub(crate) fn keep_message(&mut self, body: &str) {
+        self.message = (body.len() <= KEPT_MESSAGE_BYTES).then(|| body.to_owned());
+    }
+}
+
+/// A record with a claim in it, to be written.
+#[derive(Serialize)]
+pub(crate) struct WithClaim<'a, R> {
+    #[serde(flatten)]
+    pub(crate) record: &'a R,
+    #[serde(flatten)]
+    pub(crate) claim: &'a Claim,
+}

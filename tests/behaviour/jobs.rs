@@ -1,0 +1,309 @@
+//! Jobs, step by step: what starts when, with what input, and what the ledger says of it.
+
+use ledgerline_dispatch::{EndAnswer, TaskEnd};
+use ledgerline_event::{JobState, catalogue::TaskState};
+use serde_json::{Value, json};
+
+use crate::{
+    ledger::{Ledger, another_process},
+    shift::diamond,
+    world::name,
+};
+
+fn ids(held: &[crate::shift::Held]) -> Vec<&str> {
+    held.iter().map(|task| task.lease.message.task_id.as_deref().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_diamond_runs_in_order_and_each_child_gets_what_its_parents_put_out() {
+    let ledger = Ledger::start().await;
+    ledger.submit_job("t", "job-1", diamond()).await;
+    ledger.settle("t").await;
+    let roots = ledger.take_all().await;
+    assert_eq!(ids(&roots), ["task-A", "task-B"]);
+    let input = roots[0].lease.message.input.clone().unwrap();
+    assert_eq!(Value::Object(input), json!({"storeId": "store-123"}));
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Running);
+
+    ledger.complete(&roots[0], json!({"pages": 7})).await;
+    ledger.settle("t").await;
+    let middle = ledger.take_all().await;
+    assert_eq!(ids(&middle), ["task-C", "task-D"]);
+    let input = middle[0].lease.message.input.clone().unwrap();
+    assert_eq!(
+        Value::Object(input),
+        json!({"style": "modern", "dependencyOutputs": {"task-A": {"pages": 7}}})
+    );
+    ledger.complete(&middle[0], json!("red")).await;
+    ledger.settle("t").await;
+    assert!(ledger.take_all().await.is_empty());
+    ledger.complete(&middle[1], json!(["serif"])).await;
+    ledger.settle("t").await;
+    let last = ledger.take_all().await;
+    assert_eq!(ids(&last), ["task-E"]);
+    let input = last[0].lease.message.input.clone().unwrap();
+    assert_eq!(Value::Object(input), json!({"dependencyOutputs": {"task-C": "red", "task-D": ["serif"]}}));
+    ledger.complete(&last[0], Value::Null).await;
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Running);
+    ledger.complete(&roots[1], Value::Null).await;
+    ledger.settle("t").await;
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.state, job.job.job.done, job.job.job.active), (JobState::Completed, 5, 0));
+    assert!(job.tasks.iter().all(|task| task.state == Some(TaskState::Completed)));
+    let completed = ledger.events("t", "Job Completed").await;
+    assert_eq!(completed.len(), 1);
+    assert_eq!(completed[0].properties["totalTasks"], 5);
+    assert_eq!(completed[0].properties["taskStatuses"]["task-E"], "completed");
+    assert_eq!(ledger.events("t", "Task Pending").await.len(), 5);
+    assert_eq!(ledger.events("t", "Task Completed").await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_failed_task_is_told_once_the_rest_goes_on_and_a_resume_runs_only_what_failed() {
+    let ledger = Ledger::start().await;
+    ledger.submit_job("t", "job-1", diamond()).await;
+    ledger.settle("t").await;
+    let roots = ledger.take_all().await;
+    ledger.complete(&roots[0], Value::Null).await;
+    ledger.settle("t").await;
+    let middle = ledger.take_all().await;
+    ledger.fail(&middle[0]).await;
+    ledger.settle("t").await;
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.state, job.job.job.failed, job.job.job.active), (JobState::Failing, 1, 2));
+    let told = ledger.events("t", "Job Failure Detected").await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].properties["failedTaskId"], "task-C");
+    let statuses = &told[0].properties["taskStatuses"];
+    assert_eq!((&statuses["task-A"], &statuses["task-C"]), (&json!("completed"), &json!("failed")));
+    assert_eq!(statuses["task-E"], Value::Null);
+    ledger.complete(&middle[1], Value::Null).await;
+    ledger.complete(&roots[1], Value::Null).await;
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Failed);
+    let failed = ledger.dispatch.jobs(&name("t"), Some(JobState::Failed), 10, None).await.unwrap();
+    assert_eq!(failed.items.len(), 1);
+    assert!(ledger.take_all().await.is_empty());
+
+    let resumed = ledger.dispatch.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    assert_eq!(resumed.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["task-C"]);
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Running);
+    let again = ledger.take_all().await;
+    assert_eq!(ids(&again), ["task-C"]);
+    assert_eq!(again[0].lease.message.generation, 2);
+    // The end of the first generation, told once more, changes nothing.
+    ledger.fail(&middle[0]).await;
+    ledger.complete(&again[0], json!(1)).await;
+    assert_eq!(ledger.work_off("t").await, ["job-1:task-E"]);
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.state, job.job.job.done, job.job.job.failed), (JobState::Completed, 5, 0));
+    assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
+    assert_eq!(ledger.events("t", "Task Failed").await.len(), 1);
+    let refused = ledger.dispatch.resume_job(&ledger.emitter("t"), "job-1").await.unwrap_err();
+    assert!(refused.to_string().contains("is completed"), "{refused}");
+}
+
+#[tokio::test]
+async fn two_parents_that_complete_in_the_same_instant_start_their_child_once() {
+    let ledger = Ledger::start().await;
+    let other = another_process(&ledger).await;
+    const TIMES: usize = 1_000;
+    let mut started = 0;
+    for chunk in 0..TIMES / 50 {
+        for n in 0..50 {
+            let tasks = json!([
+                {"taskId": "a", "name": "x"},
+                {"taskId": "b", "name": "x"},
+                {"taskId": "child", "name": "x", "dependsOn": ["a", "b"]},
+            ]);
+            ledger.submit_job("t", &format!("job-{chunk}-{n}"), tasks).await;
+        }
+        ledger.settle("t").await;
+        let parents = ledger.take_all().await;
+        assert_eq!(parents.len(), 100);
+        // Both at one time of the clock, from two processes at once, and drained by two at once.
+        for pair in parents.chunks(2) {
+            let end =
+                || TaskEnd::Completed { output: Value::Null, duration_ms: 1, exit_code: 0, usage: None };
+            let (first, second) =
+                tokio::join!(ledger.dispatch.end(&pair[0].lease, end()), other.end(&pair[1].lease, end()));
+            assert_eq!((first.unwrap(), second.unwrap()), (EndAnswer::Done, EndAnswer::Done));
+        }
+        ledger.deliver().await;
+        let (tenant, jobs) = (name("t"), name("jobs"));
+        let (one, two) =
+            tokio::join!(ledger.dispatch.drain(&tenant, &jobs, None), other.drain(&tenant, &jobs, None));
+        one.unwrap();
+        two.unwrap();
+        ledger.settle("t").await;
+        let children = ledger.take_all().await;
+        assert!(children.iter().all(|child| child.lease.message.task_id.as_deref() == Some("child")));
+        assert_eq!(children.len(), 50, "each child once");
+        started += children.len();
+        for child in &children {
+            ledger.complete(child, Value::Null).await;
+        }
+        ledger.advance(60_000);
+    }
+    ledger.settle("t").await;
+    assert_eq!(started, TIMES);
+    assert_eq!(ledger.events("t", "Job Completed").await.len(), TIMES);
+    assert_eq!(ledger.events("t", "Task Pending").await.len(), 3 * TIMES);
+}
+
+#[tokio::test]
+async fn a_task_that_is_added_to_a_finished_parent_starts_and_one_added_in_the_same_instant_starts_once() {
+    let ledger = Ledger::start().await;
+    let task = |id: &str, parents: &[&str]| json!({"taskId": id, "name": "x", "dependsOn": parents});
+    ledger.submit_job("t", "job-1", json!([task("a", &[]), task("open", &[])])).await;
+    ledger.settle("t").await;
+    let roots = ledger.take_all().await;
+    ledger.complete(&roots[0], json!(1)).await;
+    ledger.settle("t").await;
+    let add = |job: &'static str, tasks: Value| {
+        let tasks = serde_json::from_value(tasks).unwrap();
+        let (dispatch, emitter) = (ledger.dispatch.clone(), ledger.emitter("t"));
+        async move { dispatch.add_tasks(&emitter, job, tasks).await }
+    };
+    let added = add("job-1", json!([task("b", &["a"])])).await.unwrap();
+    assert_eq!((added.previous_total_tasks, added.total_tasks_now), (2, 3));
+    ledger.settle("t").await;
+    let children = ledger.take_all().await;
+    assert_eq!(ids(&children), ["b"]);
+    assert_eq!(children[0].lease.message.input.as_ref().unwrap()["dependencyOutputs"], json!({"a": 1}));
+
+    // At once: the end of the parent and the addition, each told to the ledger in either order.
+    for n in 0..50 {
+        let parent = format!("p{n}");
+        add("job-1", json!([task(&parent, &[])])).await.unwrap();
+        ledger.settle("t").await;
+        let parent_task = ledger.take_all().await;
+        let child = json!([task(&format!("c{n}"), &[&parent])]);
+        let end = TaskEnd::Completed { output: json!(n), duration_ms: 1, exit_code: 0, usage: None };
+        let (ended, added) =
+            tokio::join!(ledger.dispatch.end(&parent_task[0].lease, end), add("job-1", child));
+        assert_eq!(ended.unwrap(), EndAnswer::Done);
+        added.unwrap();
+        ledger.settle("t").await;
+        let children = ledger.take_all().await;
+        assert_eq!(ids(&children), [format!("c{n}")]);
+        ledger.complete(&children[0], Value::Null).await;
+    }
+    ledger.complete(&children[0], Value::Null).await;
+    ledger.complete(&roots[1], Value::Null).await;
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
+    let refused = add("job-1", json!([task("late", &["a"])])).await.unwrap_err().to_string();
+    assert!(refused.contains("is completed"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_added_is_named() {
+    let ledger = Ledger::start().await;
+    ledger.submit_job("t", "job-1", diamond()).await;
+    ledger.settle("t").await;
+    for (tasks, expected) in [
+        (json!([{"taskId": "task-A", "name": "x"}]), "the job already has a task `task-A`"),
+        (json!([{"taskId": "f", "name": "x", "dependsOn": ["nobody"]}]), "task `f`: depends on `nobody`"),
+        (
+            json!([{"taskId": "f", "name": "x", "dependsOn": ["g"]}, {"taskId": "g", "name": "x", "dependsOn": ["f"]}]),
+            "f → g → f",
+        ),
+        (json!([]), "has 0 tasks"),
+    ] {
+        let tasks = serde_json::from_value(tasks).unwrap();
+        let error = ledger.dispatch.add_tasks(&ledger.emitter("t"), "job-1", tasks).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let error = ledger.dispatch.add_tasks(&ledger.emitter("t"), "job-2", vec![]).await.unwrap_err();
+    assert!(error.to_string().contains("there is no `job-2`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_job_that_somebody_emitted_wrongly_is_told_and_holds_up_nobody() {
+    let ledger = Ledger::start().await;
+    let emit = |job: &'static str, tasks: Value| {
+        let created = json!({"jobId": job, "requestId": job, "tasks": tasks, "totalTasks": 1});
+        ledger.emitter("t").event("Job Created").entity("JOB", job).properties(created).emit()
+    };
+    emit("cycle", json!([{"taskId": "a", "name": "x", "dependsOn": ["a"]}])).await.unwrap();
+    emit("shape", json!("no list")).await.unwrap();
+    emit("sound", json!([{"taskId": "a", "name": "x"}])).await.unwrap();
+    ledger.settle("t").await;
+    let told = ledger.events("t", "workflow.dispatch_failed").await;
+    let reasons: Vec<&str> = told.iter().map(|event| event.properties["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains("wait for each other: a → a")), "{reasons:?}");
+    assert_eq!(ledger.work_off("t").await, ["sound:a"]);
+    // Another job with an id that is taken changes nothing.
+    emit("sound", json!([{"taskId": "b", "name": "x"}])).await.unwrap();
+    ledger.settle("t").await;
+    let told = ledger.events("t", "workflow.dispatch_failed").await;
+    assert!(told.iter().any(|event| event.properties["reason"].as_str().unwrap().contains("`sound` exists")));
+    assert_eq!(ledger.job("t", "sound").await.tasks.len(), 1);
+}
+
+#[tokio::test]
+async fn two_tenants_with_the_same_ids_have_nothing_to_do_with_each_other() {
+    let ledger = Ledger::start().await;
+    for tenant in ["t", "u"] {
+        let task = json!([{"taskId": "a", "name": "x", "input": {"of": tenant}}, {"taskId": "b", "name": "x", "dependsOn": ["a"]}]);
+        ledger.submit_job(tenant, "job-1", task).await;
+        ledger.submit_task(tenant, json!({"name": "x", "requestId": "req-1", "input": {"of": tenant}})).await;
+        ledger.settle(tenant).await;
+    }
+    let (of_t, of_u): (Vec<_>, Vec<_>) =
+        ledger.take_all().await.into_iter().partition(|task| task.lease.message.tenant_id.as_str() == "t");
+    assert_eq!((of_t.len(), of_u.len()), (2, 2));
+    for task in of_t.iter().chain(&of_u) {
+        let message = &task.lease.message;
+        assert_eq!(message.input.as_ref().unwrap()["of"], message.tenant_id.as_str());
+    }
+    // One tenant's task fails, the other's is completed.
+    for task in &of_t {
+        ledger.fail(task).await;
+    }
+    for task in &of_u {
+        ledger.complete(task, json!("u")).await;
+    }
+    ledger.settle("t").await;
+    ledger.settle("u").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Failed);
+    assert_eq!(ledger.job("u", "job-1").await.job.state, JobState::Running);
+    assert_eq!(ledger.work_off("u").await, ["job-1:b"]);
+    for (tenant, state) in [("t", TaskState::Failed), ("u", TaskState::Completed)] {
+        assert_eq!(ledger.dispatch.task(&name(tenant), "req-1").await.unwrap().state, state);
+        assert_eq!(ledger.dispatch.task(&name(tenant), "job-1:a").await.unwrap().state, state);
+        let all = ledger.dispatch.tasks(&name(tenant), None, 100, None).await.unwrap();
+        assert!(all.items.iter().all(|task| task.state == state), "{tenant}: {:?}", all.items);
+    }
+    let refused = ledger.dispatch.resume_job(&ledger.emitter("u"), "job-1").await.unwrap_err();
+    assert!(refused.to_string().contains("is completed"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_large_input_and_a_large_output_travel_by_reference() {
+    let ledger = Ledger::start().await;
+    let large = "x".repeat(300_000);
+    let tasks = json!([
+        {"taskId": "a", "name": "x", "input": {"text": large}},
+        {"taskId": "b", "name": "x", "dependsOn": ["a"]},
+    ]);
+    ledger.submit_job("t", "job-1", tasks).await;
+    ledger.settle("t").await;
+    let roots = ledger.take_all().await;
+    assert!(roots[0].lease.message.input.is_none());
+    let input = ledger.dispatch.input_of(&roots[0].lease.message).await.unwrap();
+    assert_eq!(input["text"], large.as_str());
+    ledger.complete(&roots[0], json!({"text": large})).await;
+    ledger.settle("t").await;
+    let children = ledger.take_all().await;
+    let input = ledger.dispatch.input_of(&children[0].lease.message).await.unwrap();
+    assert_eq!(input["dependencyOutputs"]["a"]["text"], large.as_str());
+    let mut foreign = children[0].lease.message.clone();
+    foreign.input_ref.as_mut().unwrap().key = "events/x/y-payload.json".into();
+    let refused = ledger.dispatch.input_of(&foreign).await.unwrap_err().to_string();
+    assert!(refused.contains("is no input of this stage"), "{refused}");
+}

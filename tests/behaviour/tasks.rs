@@ -1,0 +1,229 @@
+//! Tasks, step by step: who may run them, how they end, and how they are listed.
+
+use ledgerline_dispatch::{Buried, EndAnswer, Taken, TaskEnd, TaskMessage};
+use ledgerline_event::catalogue::{ErrorCategory, FailureSource, Signal, TaskState};
+use serde_json::{Value, json};
+
+use crate::{
+    ledger::Ledger,
+    shift::EXTENSION,
+    world::{event, name},
+};
+
+#[tokio::test]
+async fn a_message_that_comes_again_while_its_task_runs_does_not_run_it_twice() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    let received = ledger.next_message().unwrap();
+    let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
+    assert!(matches!(ledger.take(received.clone(), "worker-2").await, Err(Taken::Held { .. })));
+    // Renewed, it is held for longer.
+    let mut lease = held.lease.clone();
+    ledger.advance(80_000);
+    assert!(ledger.dispatch.renew(&mut lease, EXTENSION).await.unwrap());
+    ledger.advance(80_000);
+    assert!(matches!(ledger.take(received.clone(), "worker-2").await, Err(Taken::Held { .. })));
+    // Over: another takes it, and what the first one says late is refused, and visible.
+    ledger.advance(20_000);
+    let second = ledger.take(received.clone(), "worker-2").await.ok().unwrap();
+    assert_eq!((held.lease.attempt, second.lease.attempt), (1, 2));
+    assert!(!ledger.dispatch.renew(&mut lease, EXTENSION).await.unwrap());
+    let end = |output: &str| TaskEnd::Completed {
+        output: json!(output),
+        duration_ms: 1,
+        exit_code: 0,
+        usage: None,
+    };
+    assert_eq!(ledger.dispatch.end(&lease, end("stale")).await.unwrap(), EndAnswer::Refused);
+    assert!(!ledger.dispatch.retry_later(&lease, "late", ErrorCategory::Network).await.unwrap());
+    assert!(!ledger.dispatch.give_back(&lease).await.unwrap());
+    assert_eq!(ledger.dispatch.end(&second.lease, end("good")).await.unwrap(), EndAnswer::Done);
+    assert!(matches!(ledger.take(received, "worker-3").await, Err(Taken::Ended)));
+    ledger.settle("t").await;
+    let completed = ledger.events("t", "Task Completed").await;
+    assert_eq!(completed.len(), 1);
+    assert_eq!((&completed[0].properties["output"], completed[0].context.attempt), (&json!("good"), Some(2)));
+    let refused = ledger.events("t", "worker.end_refused").await;
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].properties["endedBy"], Value::Null);
+    assert_eq!(refused[0].properties["takenOverBy"], "worker-2");
+}
+
+#[tokio::test]
+async fn a_task_that_always_fails_for_a_passing_reason_ends_on_the_dead_letter_queue() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1", "maxAttempts": 2})).await;
+    let received = ledger.next_message().unwrap();
+    for attempt in 1..=2 {
+        let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
+        assert_eq!((held.lease.attempt, held.lease.is_last), (attempt, attempt == 2));
+        assert!(ledger.dispatch.retry_later(&held.lease, "ETIMEDOUT", ErrorCategory::Network).await.unwrap());
+    }
+    assert!(matches!(ledger.take(received.clone(), "worker-1").await, Err(Taken::Exhausted { attempts: 2 })));
+    let message = TaskMessage::parse(&received.body).unwrap();
+    assert_eq!(ledger.dispatch.dead_letter(&message, &received.body).await.unwrap(), Buried::Ended);
+    assert_eq!(ledger.dispatch.dead_letter(&message, &received.body).await.unwrap(), Buried::AlreadyEnded);
+    ledger.settle("t").await;
+    let attempts = ledger.events("t", "Task Processing Failed").await;
+    assert_eq!(attempts.iter().map(|event| &event.properties["attemptNumber"]).collect::<Vec<_>>(), [1, 2]);
+    let failed = ledger.events("t", "Task Failed").await;
+    assert_eq!(failed.len(), 1);
+    let properties = &failed[0].properties;
+    assert_eq!((&properties["source"], &properties["retryCount"]), (&json!("dlq"), &json!(2)));
+    assert_eq!(
+        (&properties["error"], &properties["errorCategory"]),
+        (&json!("ETIMEDOUT"), &json!("network"))
+    );
+    let task = ledger.dispatch.task(&name("t"), "req-1").await.unwrap();
+    assert_eq!(
+        (task.state, task.source, task.retry_count),
+        (TaskState::Failed, Some(FailureSource::Dlq), Some(2))
+    );
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_given_back_does_not_count() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "maxAttempts": 1})).await;
+    let received = ledger.next_message().unwrap();
+    for attempt in 1..=4 {
+        let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
+        assert_eq!((held.lease.attempt, held.lease.is_last), (attempt, true));
+        assert!(ledger.dispatch.give_back(&held.lease).await.unwrap());
+        // Once: the answer may have been lost.
+        assert!(ledger.dispatch.give_back(&held.lease).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_heartbeat_after_the_end_changes_nothing_and_a_timeout_is_listed_as_failed_only() {
+    let ledger = Ledger::start().await;
+    for id in ["done", "slow"] {
+        ledger.submit_task("t", json!({"name": "x", "requestId": id})).await;
+    }
+    let held = ledger.take_all().await;
+    let emitter = ledger.dispatch.task_emitter(&held[0].lease);
+    ledger.complete(&held[0], json!(1)).await;
+    ledger.settle("t").await;
+    let before = ledger.dispatch.task(&name("t"), "done").await.unwrap();
+    ledger.advance(5_000);
+    let beat = json!({"requestId": "done", "effectiveUntil": 1, "heartbeatNumber": 9, "elapsedMs": 1, "workerId": "w", "processId": 1, "memoryUsage": {"rss": 1}});
+    emitter.event("Task Heartbeat").entity("TASK", "done").properties(beat).emit().await.unwrap();
+    let end = TaskEnd::TimedOut { timeout_ms: 10, elapsed_ms: 11, signal: Signal::Sigkill };
+    ledger.dispatch.end(&held[1].lease, end).await.unwrap();
+    ledger.settle("t").await;
+    assert_eq!(ledger.dispatch.task(&name("t"), "done").await.unwrap(), before);
+    for (state, expected) in [
+        (TaskState::Pending, &[][..]),
+        (TaskState::Processing, &[]),
+        (TaskState::Completed, &["done"]),
+        (TaskState::Failed, &["slow"]),
+    ] {
+        let page = ledger.dispatch.tasks(&name("t"), Some(state), 100, None).await.unwrap();
+        let ids: Vec<&str> = page.items.iter().map(|task| task.request_id.as_str()).collect();
+        assert_eq!(ids, expected, "{state:?}");
+    }
+}
+
+#[tokio::test]
+async fn listing_three_running_tasks_beside_ten_thousand_finished_ones_reads_a_handful_of_items() {
+    let ledger = Ledger::start().await;
+    // As the ledger would have them: each with its events, saved in batches.
+    let began = ledger.now();
+    let saver = ledger.store.saver();
+    let of_task = |n: usize, kind: &str, after: u64| {
+        let mut made = event("t", &format!("e{n:05}-{after}"), began.plus(after));
+        made.entity_type = name("TASK");
+        made.entity_id = name(&format!("req-{n:05}"));
+        made.event_type = name(kind);
+        made.properties = json!({"requestId": made.entity_id, "name": "x"}).as_object().unwrap().clone();
+        crate::world::admitted(made)
+    };
+    for chunk in 0..100 {
+        let batch: Vec<_> =
+            (chunk * 100..chunk * 100 + 100).map(|n| of_task(n, "Task Completed", 1)).collect();
+        saver.save(&batch, ledger.now()).await.into_iter().for_each(|saved| drop(saved.unwrap()));
+    }
+    for n in 10_000..10_003 {
+        let batch = [of_task(n, "Task Pending", 2), of_task(n, "Task Processing Started", 3)];
+        saver.save(&batch, ledger.now()).await.into_iter().for_each(|saved| drop(saved.unwrap()));
+    }
+    ledger.advance(10_000);
+    ledger.settle("t").await;
+    ledger.store.embedded.reset_requests();
+    let page = ledger.dispatch.tasks(&name("t"), Some(TaskState::Processing), 100, None).await.unwrap();
+    let requests: u64 = ledger.store.embedded.requests().values().sum();
+    assert_eq!((page.items.len(), requests), (3, 1));
+    // The answer of the one request holds no more than was asked for.
+    let answer = ledger
+        .store
+        .clients
+        .dynamo
+        .query()
+        .table_name(&ledger.store.names.control_table)
+        .index_name("list-index")
+        .key_condition_expression("listIn = :list")
+        .expression_attribute_values(":list", crate::world::text("TASKS#t#processing"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.scanned_count(), 3);
+
+    // All of the finished ones, page by page, each once.
+    let (mut seen, mut cursor) = (std::collections::BTreeSet::new(), None::<String>);
+    loop {
+        let page = ledger
+            .dispatch
+            .tasks(&name("t"), Some(TaskState::Completed), 900, cursor.as_deref())
+            .await
+            .unwrap();
+        assert!(page.items.len() <= 900);
+        for task in page.items {
+            assert!(seen.insert(task.request_id.to_string()));
+        }
+        match page.cursor {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 10_000);
+}
+
+#[tokio::test]
+async fn a_submission_that_is_repeated_changes_nothing_and_one_that_differs_is_refused() {
+    let ledger = Ledger::start().await;
+    let submit = |task: Value| {
+        let task = serde_json::from_value(task).unwrap();
+        let (dispatch, emitter) = (ledger.dispatch.clone(), ledger.emitter("t"));
+        async move { dispatch.submit_task(&emitter, task).await }
+    };
+    let task = json!({"name": "x", "requestId": "req-1", "input": {"a": 1}});
+    assert!(!submit(task.clone()).await.unwrap().collapsed);
+    assert!(submit(task).await.unwrap().collapsed);
+    let refused = submit(json!({"name": "x", "requestId": "req-1", "input": {"a": 2}})).await.unwrap_err();
+    assert!(refused.to_string().contains("`req-1` exists and asks for something else"), "{refused}");
+    for (task, expected) in [
+        (json!({"name": " "}), "name: is empty"),
+        (json!({"name": "x", "requestId": "a:b"}), "requestId: `a:b` contains ':'"),
+        (json!({"name": "x", "timeoutMs": 0}), "timeoutMs: is 0"),
+        (json!({"name": "x", "maxAttempts": 0}), "maxAttempts: is 0"),
+    ] {
+        let error = submit(task).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(ledger.take_all().await.len(), 1);
+    assert_eq!(ledger.events("t", "Task Pending").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_terminal_event_of_somebody_else_ends_the_task_if_nothing_else_has() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    let received = ledger.next_message().unwrap();
+    let completed = json!({"requestId": "req-1", "output": 1, "durationMs": 1, "exitCode": 0});
+    let emitter = ledger.emitter("t");
+    emitter.event("Task Completed").entity("TASK", "req-1").properties(completed).emit().await.unwrap();
+    ledger.settle("t").await;
+    assert!(matches!(ledger.take(received, "worker-1").await, Err(Taken::Ended)));
+    assert_eq!(ledger.dispatch.task(&name("t"), "req-1").await.unwrap().state, TaskState::Completed);
+}
