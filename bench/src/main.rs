@@ -12,18 +12,22 @@ mod drain;
 mod function;
 mod idle;
 mod item_size;
+mod job_cost;
 mod keys_and_json;
 mod latency;
 mod matching;
 mod meter;
 mod one_by_one;
+mod pipeline;
 mod probes;
 mod report;
 mod runtime_api;
 mod samples;
 mod save;
+mod seed_jobs;
 mod seed_loop;
 mod services;
+mod shapes;
 mod spread;
 mod subscribers;
 mod write_units;
@@ -57,11 +61,16 @@ struct Bench {
 }
 
 /// Counts before times: what does not depend on the machine comes first.
-const BENCHES: [Bench; 7] = [
+const BENCHES: [Bench; 8] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the thirteen event types",
         run: write_units::run,
+    },
+    Bench {
+        name: "job-cost",
+        about: "requests and units of jobs of 10, 100 and 1,000 tasks, beside the seed's reads",
+        run: job_cost::run,
     },
     Bench {
         name: "keys-and-json",

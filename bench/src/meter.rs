@@ -1,5 +1,5 @@
-//! A DynamoDB client that notes what each write weighs and costs, whoever makes it: so it is
-//! the saver's own requests that are measured, not ones made up to resemble them.
+//! A DynamoDB client that notes what each request weighs and costs, whoever makes it: so it is
+//! our own requests that are measured, not ones made up to resemble them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,24 +11,33 @@ use aws_sdk_dynamodb::{
     },
     error::BoxError,
     operation::{
+        batch_get_item::{BatchGetItemInput, BatchGetItemOutput},
+        batch_write_item::{BatchWriteItemInput, BatchWriteItemOutput},
+        delete_item::{DeleteItemInput, DeleteItemOutput},
+        get_item::{GetItemInput, GetItemOutput},
         put_item::{PutItemInput, PutItemOutput},
+        query::{QueryInput, QueryOutput},
         transact_write_items::{TransactWriteItemsInput, TransactWriteItemsOutput},
+        update_item::{UpdateItemInput, UpdateItemOutput},
     },
     types::{ConsumedCapacity, ReturnConsumedCapacity},
 };
 
 use crate::item_size::item_size;
 
-/// What the writes since the last reading came to.
+/// What the requests since the last reading came to. A write that its condition refused costs units too, but
+/// the store does not say how many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reading {
     /// The largest item that was put: the event's.
     pub(crate) bytes: usize,
     /// Write units, of all tables and indexes.
     pub(crate) units: f64,
+    /// Read units, of all tables and indexes.
+    pub(crate) read_units: f64,
 }
 
-/// Notes what writes weigh and cost.
+/// Notes what requests weigh and cost.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Arc<Mutex<Reading>>);
 
@@ -61,14 +70,21 @@ impl Intercept for Meter {
     ) -> Result<(), BoxError> {
         let input = context.input_mut();
         let mut largest = None;
-        if let Some(put) = input.downcast_mut::<PutItemInput>() {
-            put.return_consumed_capacity = Some(ReturnConsumedCapacity::Total);
+        if let Some(put) = input.downcast_ref::<PutItemInput>() {
             largest = put.item().map(item_size);
-        } else if let Some(transaction) = input.downcast_mut::<TransactWriteItemsInput>() {
-            transaction.return_consumed_capacity = Some(ReturnConsumedCapacity::Total);
+        } else if let Some(transaction) = input.downcast_ref::<TransactWriteItemsInput>() {
             let puts = transaction.transact_items().iter().filter_map(|write| write.put());
             largest = puts.map(|put| item_size(put.item())).max();
         }
+        macro_rules! ask {
+            ($($request:ty),*) => {$(
+                if let Some(request) = input.downcast_mut::<$request>() {
+                    request.return_consumed_capacity = Some(ReturnConsumedCapacity::Total);
+                }
+            )*};
+        }
+        ask!(PutItemInput, UpdateItemInput, DeleteItemInput, BatchWriteItemInput, TransactWriteItemsInput);
+        ask!(GetItemInput, QueryInput, BatchGetItemInput);
         let largest = largest.unwrap_or(0);
         self.note(|reading| reading.bytes = reading.bytes.max(largest));
         Ok(())
@@ -81,15 +97,25 @@ impl Intercept for Meter {
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let Ok(output) = context.output_or_error() else { return Ok(()) };
-        let consumed: Vec<&ConsumedCapacity> = if let Some(put) = output.downcast_ref::<PutItemOutput>() {
-            put.consumed_capacity().into_iter().collect()
-        } else if let Some(transaction) = output.downcast_ref::<TransactWriteItemsOutput>() {
-            transaction.consumed_capacity().iter().collect()
-        } else {
-            Vec::new()
-        };
-        let units: f64 = consumed.iter().filter_map(|table| table.capacity_units()).sum();
-        self.note(|reading| reading.units += units);
+        let mut written: Vec<&ConsumedCapacity> = Vec::new();
+        let mut read: Vec<&ConsumedCapacity> = Vec::new();
+        macro_rules! answered {
+            ($($answer:ty => $to:ident),*) => {$(
+                if let Some(answer) = output.downcast_ref::<$answer>() {
+                    $to.extend(answer.consumed_capacity());
+                }
+            )*};
+        }
+        answered!(PutItemOutput => written, UpdateItemOutput => written, DeleteItemOutput => written);
+        answered!(BatchWriteItemOutput => written, TransactWriteItemsOutput => written);
+        answered!(GetItemOutput => read, QueryOutput => read, BatchGetItemOutput => read);
+        let units =
+            |of: Vec<&ConsumedCapacity>| of.iter().filter_map(|table| table.capacity_units()).sum::<f64>();
+        let (written, read) = (units(written), units(read));
+        self.note(|reading| {
+            reading.units += written;
+            reading.read_units += read;
+        });
         Ok(())
     }
 }

@@ -130,7 +130,7 @@ pub struct LocalArgs {
     /// Also run a worker with this task file, in the same process
     #[arg(long, value_name = "FILE")]
     pub worker: Option<PathBuf>,
-    /// Emit a few events and say where to look
+    /// Emit a few events, run a job of five tasks, and say where to look
     #[arg(long)]
     pub demo: bool,
     /// Send alerts to this Slack webhook instead of printing them

@@ -87,3 +87,31 @@ async fn a_declared_idempotency_key_starts_once_and_survives_a_rewind() {
     assert!(ledger.dispatch.start(&tenant, "push", input, "test").await.unwrap().is_some());
     assert_eq!(ledger.events("t", "Task Pending").await.len(), 3);
 }
+
+#[tokio::test]
+async fn a_drainer_that_begins_at_a_time_leaves_alone_what_came_late_before_it() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "order.*", "workflowType": "w"})).await;
+    ledger.drain("t").await;
+    // Behind the horizon of one drainer, so that each has a pointer that every drainer reads.
+    let began = ledger.now();
+    for (id, before) in [("early", 7_200_000), ("later", 60_000)] {
+        ledger.save(event("t", id, began.minus(before))).await;
+    }
+    ledger.advance(10_000);
+    let new = json!({
+        "eventTypeGlob": "price.*", "workflowType": "w", "drainerId": "timeline",
+        "startAt": began.minus(3_600_000).get(),
+    });
+    ledger.subscribe("t", new).await;
+    let timeline = name("timeline");
+    let started = ledger.dispatch.drain(&name("t"), &timeline, None).await.unwrap().triggered;
+    assert_eq!(started.iter().map(|start| start.event_id.as_str()).collect::<Vec<_>>(), ["later"]);
+    // Whoever goes back before the beginning means what lies there.
+    ledger.advance(10_000);
+    let plan = ledger.dispatch.plan_rewind(&name("t"), "timeline", "early", false, false).await.unwrap();
+    ledger.dispatch.rewind(&name("t"), &plan).await.unwrap();
+    let started = ledger.dispatch.drain(&name("t"), &timeline, None).await.unwrap().triggered;
+    assert_eq!(started.len(), 2);
+}

@@ -1,10 +1,11 @@
 //! `ledgerline local`
 
-use std::{path::PathBuf, process::ExitCode};
+mod demo;
 
-use ledgerline_event::Name;
-use ledgerline_ledger::Emitter;
-use serde_json::json;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use super::{WORKER_TELLS, logs_to_stderr};
 use crate::{
@@ -30,19 +31,29 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
     } else {
         output.line(&greeting(&local, &data))?;
     }
-    if args.demo {
-        let emitted = demo(&local).await?;
-        if !output.is_json() {
-            output.line(&format!(
-                "Demo: {emitted} events emitted. See them with\n\n  {} events\n",
-                command(&data)
-            ))?;
-        }
+    if args.demo && !show_demo(&local, &data, output).await? {
+        return stop(local, output).await;
     }
     if !output.is_json() {
         output.line("Ctrl-C stops.")?;
     }
     interrupted().await?;
+    stop(local, output).await
+}
+
+/// Whether the demo came to its end before somebody wanted to leave.
+async fn show_demo(local: &Local, data: &Path, output: Output) -> anyhow::Result<bool> {
+    let worker = demo::worker(local, data).await?;
+    let shown = tokio::select! {
+        biased;
+        asked = interrupted() => asked.map(|()| false),
+        shown = demo::show(local, data, output) => shown.map(|()| true),
+    };
+    worker.stop().await;
+    shown
+}
+
+async fn stop(local: Local, output: Output) -> anyhow::Result<ExitCode> {
     if !output.is_json() {
         output.line("\nStopping: finishing what is in flight …")?;
     }
@@ -54,15 +65,15 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
 }
 
 /// How to call this binary for the same folder.
-fn command(data: &std::path::Path) -> String {
+fn command(data: &Path) -> String {
     let program = std::env::args().next().unwrap_or_else(|| "ledgerline".into());
-    match data == std::path::Path::new(".ledgerline") {
+    match data == Path::new(".ledgerline") {
         true => format!("{program} --local"),
         false => format!("{program} --local --data '{}'", data.display()),
     }
 }
 
-fn greeting(local: &Local, data: &std::path::Path) -> String {
+fn greeting(local: &Local, data: &Path) -> String {
     let state = &local.state;
     format!(
         "Ledgerline is running on this machine, and only here.\n
@@ -86,38 +97,6 @@ Try
         table = local.names.events_table,
         tenant = state.tenant,
     )
-}
-
-/// A few events of a shop that notices a price.
-async fn demo(local: &Local) -> anyhow::Result<usize> {
-    let name = |text: &str| Name::new("app", text);
-    let emitter = Emitter::new(&local.clients, &local.names, name(&local.state.tenant)?, name("demo-shop")?);
-    let drafts = vec![
-        emitter
-            .event("sync.tier_completed")
-            .entity("STORE", "store-123")
-            .properties(json!({"tier": "hourly", "items": 214}))
-            .caused_by("sync:tier=hourly"),
-        emitter
-            .event("price.changed")
-            .entity("ITEM", "10472")
-            .properties(json!({"old_price": 1.42, "new_price": 1.48, "approved_by": "mike"}))
-            .caused_by("workflow:bid_price_update"),
-        emitter
-            .event("hitl.approved")
-            .entity("ACTION", "8421")
-            .properties(json!({"proposed_action_id": 8421}))
-            .idempotency_key("hitl.approved:8421"),
-        emitter
-            .event("email.parsed")
-            .entity("MAILBOX", "orders")
-            .properties(json!({"subject": "Re: your order", "attachments": 2}))
-            .source_system("email"),
-    ];
-    let fates = emitter.emit_all(drafts).await;
-    let count = fates.len();
-    fates.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(count)
 }
 
 pub(super) async fn interrupted() -> anyhow::Result<()> {

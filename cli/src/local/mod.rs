@@ -28,7 +28,7 @@ pub use state::LocalState;
 pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
 
 use crate::worker::Config;
-use worker::LocalWorker;
+pub(crate) use worker::LocalWorker;
 
 /// The stage of local mode.
 pub const STAGE: &str = "local";

@@ -12,13 +12,13 @@ use crate::worker::{self, Config, Stop, WorkerOptions};
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The worker, running.
-pub(super) struct LocalWorker {
+pub(crate) struct LocalWorker {
     stop: watch::Sender<Stop>,
     running: JoinHandle<()>,
 }
 
 impl LocalWorker {
-    pub(super) fn start(
+    pub(crate) fn start(
         dispatch: &Dispatch,
         clients: &Clients,
         queue_url: String,
@@ -32,7 +32,7 @@ impl LocalWorker {
     }
 
     /// Lets running tasks finish, and gives back those that do not.
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.send_replace(Stop::Gently);
         if let Err(error) = self.running.await {
             tracing::error!(%error, "the worker ended badly");

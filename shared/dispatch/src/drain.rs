@@ -240,7 +240,9 @@ impl Dispatch {
             let fetches: Vec<_> = pointers
                 .iter()
                 .enumerate()
-                .filter(|(_, pointer)| pointer.event_sk <= cursor)
+                .filter(|(_, pointer)| {
+                    pointer.event_sk <= cursor && pointer.event_sk > lease.record.beginning
+                })
                 .map(|(index, pointer)| self.fetch(tenant, index, pointer).boxed())
                 .collect();
             let places: Vec<Option<(usize, Place)>> =

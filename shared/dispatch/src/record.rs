@@ -34,6 +34,8 @@ pub struct DrainRecord {
     pub wake: u64,
     /// Everything up to this place is finished.
     pub cursor: String,
+    /// Where it began: what lies before is not its business, however late it comes.
+    pub beginning: String,
     /// Everything up to this place may have been read past.
     pub horizon: Option<String>,
     /// The same for the late lane: the last finished pointer.

@@ -213,7 +213,7 @@ impl Dispatch {
             .update_for_transaction(&keys::drain(tenant, drainer))
             .update_expression(
                 "SET subscriptions = if_not_exists(subscriptions, :zero) + :one, \
-                 #cursor = if_not_exists(#cursor, :begin), fence = if_not_exists(fence, :zero), createdAt = if_not_exists(createdAt, :now)",
+                 #cursor = if_not_exists(#cursor, :begin), beginning = if_not_exists(beginning, :begin), fence = if_not_exists(fence, :zero), createdAt = if_not_exists(createdAt, :now)",
             )
             .expression_attribute_names("#cursor", "cursor")
             .expression_attribute_values(":zero", number(0))

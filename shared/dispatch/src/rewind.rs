@@ -115,7 +115,7 @@ impl Dispatch {
             .control
             .update_for_transaction(&keys::drain(tenant, &rewind.drainer_id))
             .update_expression(
-                "SET #cursor = :cursor, epochs = :epochs, fence = :next, movedAt = :now, rewinds = :rewinds \
+                "SET #cursor = :cursor, beginning = :beginning, epochs = :epochs, fence = :next, movedAt = :now, rewinds = :rewinds \
                  REMOVE #owner, leaseUntil, haltedOnEventId, nextAttemptAt, lastError",
             )
             // Nobody may have moved anything since the plan was made.
@@ -123,6 +123,7 @@ impl Dispatch {
             .expression_attribute_names("#cursor", "cursor")
             .expression_attribute_names("#owner", "owner")
             .expression_attribute_values(":cursor", text(&rewind.cursor))
+            .expression_attribute_values(":beginning", text(rewind.cursor.as_str().min(&record.beginning)))
             .expression_attribute_values(":until", text(&rewind.until))
             .expression_attribute_values(":epochs", epochs)
             .expression_attribute_values(":fence", number(record.fence))

@@ -1,0 +1,222 @@
+//! The way of a job from its submission to its end, one step after the other: nothing runs beside it, so every
+//! request is its own, and a clock that stands still between the steps makes them the same each time.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
+use ledgerline_dispatch::{
+    Dispatch, EndAnswer, JobSubmission, QueueUrls, SubmittedJobTask, Taken, TaskEnd, TaskLease, TaskMessage,
+};
+use ledgerline_embedded::{Receive, Received, Service};
+use ledgerline_event::{JobState, Millis, Name, catalogue::TaskProcessingStarted};
+use ledgerline_ledger::{Clients, Clock, Emitter, Saver, control::ControlTable, telemetry::Metrics};
+use save_event_to_dynamo::Handler;
+use serde_json::json;
+
+use crate::{meter::Meter, services::Services};
+
+/// Messages of one batch, and tasks that the worker runs at the same time.
+const BATCH: usize = 10;
+/// How long a worker hides a message at a time.
+const EXTENSION: Duration = Duration::from_secs(60);
+/// After this long without events no drainer waits for more of them.
+const SETTLED_MS: u64 = 6_000;
+const BEGIN: u64 = 1_767_453_739_643;
+
+/// The services, and every part that has to do with a job.
+pub(crate) struct Pipeline {
+    pub(crate) services: Services,
+    pub(crate) clients: Clients,
+    pub(crate) meter: Meter,
+    dispatch: Dispatch,
+    saver: Handler,
+    queue_url: String,
+    time: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+/// What a job took.
+pub(crate) struct Run {
+    pub(crate) tenant: Name,
+    pub(crate) job_id: Name,
+    /// When each of its tasks completed.
+    pub(crate) completions: Vec<Millis>,
+    /// Requests to the tables.
+    pub(crate) to_tables: u64,
+    /// Requests to everything else.
+    pub(crate) to_others: u64,
+    pub(crate) write_units: f64,
+    pub(crate) read_units: f64,
+}
+
+impl Pipeline {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let services = Services::start()?;
+        let meter = Meter::default();
+        let clients = services.clients();
+        let clients = Clients { dynamo: meter.install(&clients.dynamo), ..clients };
+        let time = Arc::new(AtomicU64::new(BEGIN));
+        let clock: Clock = {
+            let time = time.clone();
+            Arc::new(move || Millis::try_from(time.load(Ordering::Relaxed)).unwrap_or(Millis::MAX))
+        };
+        let control = ControlTable::new(clients.dynamo.clone(), &services.names.control_table);
+        let saver = Handler {
+            saver: Saver::new(clients.dynamo.clone(), &services.names.events_table, control, 0),
+            sqs: clients.sqs.clone(),
+            dead_letter_queue_url: services.dead_letter_queue_url.clone(),
+            metrics: Metrics::silent(),
+            clock: clock.clone(),
+        };
+        let (dispatch, queue_url) = services.runtime.block_on(async {
+            let queues = QueueUrls::find(&clients.sqs, &services.names).await?;
+            anyhow::Ok((services.dispatch(&clients, clock.clone()).await?, queues.tasks))
+        })?;
+        Ok(Self { services, clients, meter, dispatch, saver, queue_url, time, clock })
+    }
+
+    /// Runs a job, each of whose tasks takes `task_ms`, and counts from its submission until nothing is left to do.
+    pub(crate) async fn run(
+        &self,
+        tenant: &str,
+        tasks: Vec<SubmittedJobTask>,
+        task_ms: u64,
+    ) -> anyhow::Result<Run> {
+        let tenant = Name::new("tenantId", tenant)?;
+        let count = tasks.len();
+        let app = Name::new("appName", "shop")?;
+        let emitter =
+            Emitter::with_clock(&self.clients, &self.services.names, tenant.clone(), app, self.clock.clone());
+        self.services.embedded.reset_requests();
+        self.meter.take();
+
+        let submission = JobSubmission { job_id: None, request_id: None, tasks };
+        let job_id = Box::pin(self.dispatch.submit_job(&emitter, submission)).await?.job_id;
+        self.settle(&tenant).await?;
+        let mut completions = Vec::with_capacity(count);
+        while completions.len() < count {
+            completions.extend(self.work(&tenant, task_ms).await?);
+        }
+        self.advance(SETTLED_MS);
+        self.wake(&tenant).await?;
+
+        let requests = self.services.embedded.requests();
+        let to = |tables: bool| {
+            let counted =
+                requests.iter().filter(|((service, _), _)| (*service == Service::DynamoDb) == tables);
+            counted.map(|(_, count)| count).sum()
+        };
+        eprintln!("{tenant} {requests:#?}");
+        let units = self.meter.take();
+        let job = Box::pin(self.dispatch.job(&tenant, &job_id)).await?;
+        ensure!(job.job.state == JobState::Completed, "the job is {:?}", job.job);
+        Ok(Run {
+            tenant,
+            job_id,
+            completions,
+            to_tables: to(true),
+            to_others: to(false),
+            write_units: units.units,
+            read_units: units.read_units,
+        })
+    }
+
+    /// Runs as many tasks as there are and a worker has slots for. Answers when each completed.
+    async fn work(&self, tenant: &Name, task_ms: u64) -> anyhow::Result<Vec<Millis>> {
+        let slots = i32::try_from(BATCH)?;
+        let receive = self.clients.sqs.receive_message().queue_url(&self.queue_url);
+        let messages = receive.max_number_of_messages(slots).send().await?.messages.unwrap_or_default();
+        ensure!(!messages.is_empty(), "the job is not completed and no task waits");
+        let mut leases = Vec::with_capacity(messages.len());
+        for message in &messages {
+            leases.push(Box::pin(self.take(message.body().context("a message without a body")?)).await?);
+        }
+        self.settle(tenant).await?;
+        self.advance(task_ms);
+        for (lease, message) in leases.iter().zip(&messages) {
+            let output = json!({ "pages": 42 });
+            let end = TaskEnd::Completed { output, duration_ms: task_ms, exit_code: 0, usage: None };
+            let ended = Box::pin(self.dispatch.end(lease, end)).await?;
+            ensure!(ended == EndAnswer::Done, "an end was refused");
+            let delete = self.clients.sqs.delete_message().queue_url(&self.queue_url);
+            delete.set_receipt_handle(message.receipt_handle.clone()).send().await?;
+        }
+        let now = (self.clock)();
+        self.settle(tenant).await?;
+        Ok(vec![now; leases.len()])
+    }
+
+    /// Takes a task and tells that it has begun, as a worker does.
+    async fn take(&self, body: &str) -> anyhow::Result<TaskLease> {
+        let message = TaskMessage::parse(body)?;
+        let taken = self.dispatch.take(&message, body, "worker-1", EXTENSION, 3).await?;
+        let Taken::Mine(lease) = taken else { anyhow::bail!("not taken: {taken:?}") };
+        let started = TaskProcessingStarted {
+            request_id: message.request_id.to_string(),
+            job_id: message.job_id.as_ref().map(ToString::to_string),
+            effective_until: lease.until.seconds(),
+            worker_id: lease.worker_id.clone(),
+            process_id: 4_711,
+        };
+        self.dispatch.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
+        Ok(*lease)
+    }
+
+    /// Saves what is on the bus and wakes the drainers, until that leads to nothing more.
+    async fn settle(&self, tenant: &Name) -> anyhow::Result<()> {
+        while self.save().await? > 0 {
+            self.wake(tenant).await?;
+        }
+        Ok(())
+    }
+
+    async fn save(&self) -> anyhow::Result<usize> {
+        let (queues, queue) = (self.services.embedded.queues(), &self.services.names.ingest_queue);
+        let mut saved = 0;
+        loop {
+            let receive = Receive { max: BATCH, wait: None, visibility_seconds: None };
+            let messages = queues.receive_now(queue, &receive)?;
+            if messages.is_empty() {
+                return Ok(saved);
+            }
+            let mut batch = SqsEvent::default();
+            batch.records = messages.iter().map(record).collect();
+            let answer = self.saver.handle(batch).await;
+            ensure!(answer.batch_item_failures.is_empty(), "not all was saved: {answer:?}");
+            messages.iter().try_for_each(|message| queues.delete(queue, &message.receipt))?;
+            saved += messages.len();
+        }
+    }
+
+    async fn wake(&self, tenant: &Name) -> anyhow::Result<()> {
+        self.advance(1);
+        let swept = Box::pin(self.dispatch.wake(BTreeSet::from([tenant.clone()]), None)).await?;
+        ensure!(swept.trouble == 0, "a drainer had trouble: {swept:?}");
+        Ok(())
+    }
+
+    fn advance(&self, ms: u64) {
+        self.time.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+fn record(message: &Received) -> SqsMessage {
+    let mut record = SqsMessage::default();
+    record.message_id = Some(message.message_id.clone());
+    record.receipt_handle = Some(message.receipt.clone());
+    record.body = Some(message.body.clone());
+    let attributes = [
+        ("ApproximateReceiveCount", message.receives.to_string()),
+        ("SentTimestamp", message.sent_at.to_string()),
+    ];
+    record.attributes = attributes.map(|(name, value)| (name.to_owned(), value)).into();
+    record
+}
