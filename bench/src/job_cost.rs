@@ -12,7 +12,7 @@ use crate::{
     shapes::{Shape, edges},
 };
 
-const SIZES: &[usize] = if cfg!(debug_assertions) { &[10, 100, 400] } else { &[10, 100, 1_000] };
+const SIZES: &[usize] = if cfg!(debug_assertions) { &[10, 50] } else { &[10, 100, 1_000] };
 /// How long a task takes.
 const TASK_MS: u64 = 1_000;
 /// As good as nothing: everything happens within the time that drainers look back.

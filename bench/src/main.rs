@@ -4,19 +4,24 @@
 //! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
 
 mod backlog;
+mod child_latency;
 mod cold_start;
 mod conditions;
 mod cpu;
 mod deliveries;
 mod drain;
+mod fan_out;
 mod function;
 mod idle;
+mod idle_worker;
 mod item_size;
 mod job_cost;
 mod keys_and_json;
 mod latency;
+mod local_jobs;
 mod matching;
 mod meter;
+mod noop;
 mod one_by_one;
 mod pipeline;
 mod probes;
@@ -28,6 +33,7 @@ mod seed_jobs;
 mod seed_loop;
 mod services;
 mod shapes;
+mod sightings;
 mod spread;
 mod subscribers;
 mod write_units;
@@ -61,7 +67,7 @@ struct Bench {
 }
 
 /// Counts before times: what does not depend on the machine comes first.
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 11] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the thirteen event types",
@@ -92,6 +98,21 @@ const BENCHES: [Bench; 8] = [
         name: "latency",
         about: "from the save of an event to the start of its workflow in local mode",
         run: latency::run,
+    },
+    Bench {
+        name: "fan-out",
+        about: "jobs of 100 and 1,000 no-op tasks in local mode, beside the processes alone",
+        run: fan_out::run,
+    },
+    Bench {
+        name: "child-latency",
+        about: "from the completion of a task to the start of its child in local mode",
+        run: child_latency::run,
+    },
+    Bench {
+        name: "idle-worker",
+        about: "polls and memory of a worker that has nothing to do",
+        run: idle_worker::run,
     },
     Bench {
         name: "cold-start",

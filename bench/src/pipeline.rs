@@ -7,26 +7,20 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
-use ledgerline_dispatch::{
-    Dispatch, EndAnswer, JobSubmission, QueueUrls, SubmittedJobTask, Taken, TaskEnd, TaskLease, TaskMessage,
-};
+use ledgerline_dispatch::{Dispatch, JobSubmission, QueueUrls, SubmittedJobTask};
 use ledgerline_embedded::{Receive, Received, Service};
-use ledgerline_event::{JobState, Millis, Name, catalogue::TaskProcessingStarted};
+use ledgerline_event::{JobState, Millis, Name};
 use ledgerline_ledger::{Clients, Clock, Emitter, Saver, control::ControlTable, telemetry::Metrics};
 use save_event_to_dynamo::Handler;
-use serde_json::json;
 
-use crate::{meter::Meter, services::Services};
+use crate::{meter::Meter, noop, services::Services};
 
 /// Messages of one batch, and tasks that the worker runs at the same time.
 const BATCH: usize = 10;
-/// How long a worker hides a message at a time.
-const EXTENSION: Duration = Duration::from_secs(60);
 /// After this long without events no drainer waits for more of them.
 const SETTLED_MS: u64 = 6_000;
 const BEGIN: u64 = 1_767_453_739_643;
@@ -114,7 +108,6 @@ impl Pipeline {
                 requests.iter().filter(|((service, _), _)| (*service == Service::DynamoDb) == tables);
             counted.map(|(_, count)| count).sum()
         };
-        eprintln!("{tenant} {requests:#?}");
         let units = self.meter.take();
         let job = Box::pin(self.dispatch.job(&tenant, &job_id)).await?;
         ensure!(job.job.state == JobState::Completed, "the job is {:?}", job.job);
@@ -137,37 +130,19 @@ impl Pipeline {
         ensure!(!messages.is_empty(), "the job is not completed and no task waits");
         let mut leases = Vec::with_capacity(messages.len());
         for message in &messages {
-            leases.push(Box::pin(self.take(message.body().context("a message without a body")?)).await?);
+            let body = message.body().context("a message without a body")?;
+            leases.push(Box::pin(noop::begin(&self.dispatch, body)).await?);
         }
         self.settle(tenant).await?;
         self.advance(task_ms);
         for (lease, message) in leases.iter().zip(&messages) {
-            let output = json!({ "pages": 42 });
-            let end = TaskEnd::Completed { output, duration_ms: task_ms, exit_code: 0, usage: None };
-            let ended = Box::pin(self.dispatch.end(lease, end)).await?;
-            ensure!(ended == EndAnswer::Done, "an end was refused");
+            Box::pin(noop::complete(&self.dispatch, lease, task_ms)).await?;
             let delete = self.clients.sqs.delete_message().queue_url(&self.queue_url);
             delete.set_receipt_handle(message.receipt_handle.clone()).send().await?;
         }
         let now = (self.clock)();
         self.settle(tenant).await?;
         Ok(vec![now; leases.len()])
-    }
-
-    /// Takes a task and tells that it has begun, as a worker does.
-    async fn take(&self, body: &str) -> anyhow::Result<TaskLease> {
-        let message = TaskMessage::parse(body)?;
-        let taken = self.dispatch.take(&message, body, "worker-1", EXTENSION, 3).await?;
-        let Taken::Mine(lease) = taken else { anyhow::bail!("not taken: {taken:?}") };
-        let started = TaskProcessingStarted {
-            request_id: message.request_id.to_string(),
-            job_id: message.job_id.as_ref().map(ToString::to_string),
-            effective_until: lease.until.seconds(),
-            worker_id: lease.worker_id.clone(),
-            process_id: 4_711,
-        };
-        self.dispatch.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
-        Ok(*lease)
     }
 
     /// Saves what is on the bus and wakes the drainers, until that leads to nothing more.

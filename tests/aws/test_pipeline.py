@@ -14,6 +14,7 @@ import boto3
 from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
+import foreign
 import subscriptions
 import tasks
 from stack import Slack, Stack, event_of, fetch, let_senders_send_batches, until
@@ -372,6 +373,7 @@ CHECKS = [
     nothing_else_reached_the_events_table,
     *subscriptions.CHECKS,
     *tasks.CHECKS,
+    *foreign.CHECKS,
 ]
 
 

@@ -5,7 +5,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::world::{World, at, detail, event, until};
+use crate::world::{World, at, detail, event};
 
 pub(crate) fn ledgerline(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ledgerline"));
@@ -153,36 +153,4 @@ fn mistakes_on_the_command_line_say_what_to_do_next() {
         let help = ledgerline(folder.path(), &[command, "--help"]);
         assert!(out(&help).contains("Examples:"), "{command}");
     }
-}
-
-/// The README's first command, and what its first screen says to do next.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_demo_emits_events_says_where_to_look_and_stops_when_asked() {
-    let folder = tempfile::tempdir().unwrap();
-    let screen = std::fs::File::create(folder.path().join("screen")).unwrap();
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_ledgerline"))
-        .args(["local", "--demo", "--aws-port", "0", "--port", "0", "--data"])
-        .arg(folder.path())
-        .stdout(screen)
-        .spawn()
-        .unwrap();
-    let listed = until("the demo's events are listed", || async {
-        let listed = ledgerline(folder.path(), &["events", "--json"]);
-        (listed.status.success() && lines(&listed).len() == 4).then(|| lines(&listed))
-    })
-    .await;
-    assert!(listed.iter().any(|event| event["eventType"] == "price.changed"));
-    let screen = || std::fs::read_to_string(folder.path().join("screen")).unwrap();
-    until("the screen is complete", || async { screen().contains("Ctrl-C stops.").then_some(()) }).await;
-    let state: Value =
-        serde_json::from_slice(&std::fs::read(folder.path().join("local.json")).unwrap()).unwrap();
-    for shown in ["awsEndpoint", "apiUrl", "apiKey"] {
-        assert!(screen().contains(state[shown].as_str().unwrap()), "{shown} is on the screen");
-    }
-    for address in ["awsEndpoint", "apiUrl"] {
-        assert!(state[address].as_str().unwrap().starts_with("http://127.0.0.1:"), "only this machine");
-    }
-    let asked = Command::new("kill").arg(demo.id().to_string()).status().unwrap();
-    assert!(asked.success());
-    assert!(demo.wait().unwrap().success(), "it finishes and says so");
 }

@@ -11,10 +11,10 @@ use ledgerline_ledger::Clients;
 use crate::world::{at, detail, event, scan, until};
 
 /// A process of ours, ended by its id whatever becomes of the test.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -23,15 +23,17 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 /// Starts the real binary and waits until it answers.
-async fn start(folder: &Path) -> (Running, LocalState) {
+pub(crate) async fn start(folder: &Path, also: &[&str]) -> (Running, LocalState) {
     let before = LocalState::read(folder).ok();
     let child = Command::new(env!("CARGO_BIN_EXE_ledgerline"))
         .args(["local", "--aws-port", "0", "--port", "0", "--data"])
         .arg(folder)
+        .args(also)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -50,7 +52,7 @@ async fn killed_under_load_every_answered_event_is_in_the_table_after_a_restart(
     let mut answered = Vec::new();
     let mut sequence = 0_u64;
     for _ in 0..3 {
-        let (mut child, state) = start(folder.path()).await;
+        let (mut child, state) = start(folder.path(), &[]).await;
         let clients = Clients::at_endpoint(&state.aws_endpoint, &state.region);
         // Killed by its id in the middle of the stream, after a number of answers that differs each time.
         let lifetime = 60 + fastrand::usize(..100);
@@ -75,7 +77,7 @@ async fn killed_under_load_every_answered_event_is_in_the_table_after_a_restart(
         child.kill();
     }
 
-    let (mut child, state) = start(folder.path()).await;
+    let (mut child, state) = start(folder.path(), &[]).await;
     let clients = Clients::at_endpoint(&state.aws_endpoint, &state.region);
     until("every answered event is in the table", || async {
         let rows = scan(&clients, "events-local").await;

@@ -78,7 +78,7 @@ impl Worker {
                         tracing::warn!(%task, attempt = lease.attempt, category = name_of(category), again, error, "failed, and is tried again");
                         delivery.hide(wait).await;
                     }
-                    Ok(false) => note_lost(lease),
+                    Ok(false) => self.tell_lost(lease).await,
                     Err(trouble) => note_left(lease, &trouble),
                 }
             }
@@ -92,7 +92,15 @@ impl Worker {
                     Err(trouble) => note_left(lease, &trouble),
                 }
             }
-            Verdict::Lost => note_lost(lease),
+            Verdict::Lost => self.tell_lost(lease).await,
+        }
+    }
+
+    /// The ledger hears that an attempt counts for nothing.
+    async fn tell_lost(&self, lease: &TaskLease) {
+        note_lost(lease);
+        if let Err(error) = self.dispatch.tell_lost(lease).await {
+            tracing::warn!(task = %lease.message.request_id, %error, "the ledger does not know that the task was lost");
         }
     }
 

@@ -32,7 +32,7 @@ impl Notice {
         }
     }
 
-    const fn claim(self) -> &'static str {
+    pub(crate) const fn claim(self) -> &'static str {
         match self {
             Self::Failed => "FAILED",
             Self::Parked => "PARKED",

@@ -59,7 +59,9 @@ pub(super) async fn show(local: &Local, data: &Path, output: Output) -> anyhow::
     let submitted = local.dispatch.submit_job(&emitter, five_tasks()?).await?;
     match output.is_json() {
         true => output.json_line(&submitted)?,
-        false => output.line(&format!("Demo: {emitted} events are emitted, and a job of five tasks runs.\n"))?,
+        false => {
+            output.line(&format!("Demo: {emitted} events are emitted, and a job of five tasks runs.\n"))?
+        }
     }
     let (tenant, job_id) = (&emitter.origin().tenant, &submitted.job_id);
     job::watch(&local.dispatch, tenant, job_id, job::Resumed::default(), output).await?;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     create::same_job,
     outcome::{Cancelled, built, busy, cancelled},
+    record::kept_until,
 };
 use crate::{Dispatch, DispatchError, conditional::number};
 
@@ -65,7 +66,7 @@ impl Dispatch {
         loop {
             let put = self
                 .control
-                .put_for_transaction(&key, &Addition { ttl: event.ttl })?
+                .put_for_transaction(&key, &Addition { ttl: kept_until(event.ttl) })?
                 .condition_expression("attribute_not_exists(PK)")
                 .build()
                 .map_err(built)?;

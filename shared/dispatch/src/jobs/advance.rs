@@ -7,7 +7,7 @@ use ledgerline_ledger::control::{item, keys};
 use serde::Serialize;
 
 use super::{
-    record::{JobNode, Outcome},
+    record::{JobNode, Outcome, kept_until},
     start::Ready,
 };
 use crate::{Dispatch, DispatchError};
@@ -59,7 +59,10 @@ impl Dispatch {
             // The mark first, and only then the look: the parent writes its outcome first, and only then looks for marks.
             let marks = waiting.iter().map(|task| {
                 let parent = &task.node.depends_on[task.next];
-                item(&keys::job_wait(tenant, job_id, parent, &task.node.task_id), &Wait { ttl: cause.ttl })
+                item(
+                    &keys::job_wait(tenant, job_id, parent, &task.node.task_id),
+                    &Wait { ttl: kept_until(cause.ttl) },
+                )
             });
             self.control.put_all(marks.collect::<Result<_, _>>()?).await?;
             let parents: BTreeSet<&str> =

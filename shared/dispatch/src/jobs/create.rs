@@ -11,11 +11,11 @@ use serde::Deserialize;
 
 use super::{
     outcome::Counted,
-    record::{JobEnd, JobRecord},
+    record::{JobEnd, JobRecord, kept_until},
 };
 use crate::{
     Dispatch, DispatchError,
-    conditional::{Answer, conditionally},
+    conditional::{Answer, conditionally, number},
 };
 
 impl Dispatch {
@@ -43,9 +43,16 @@ impl Dispatch {
         let update = self
             .control
             .update(&key)
-            .update_expression("SET laidOut = :true")
             .condition_expression("attribute_exists(PK)")
             .expression_attribute_values(":true", aws_sdk_dynamodb::types::AttributeValue::Bool(true));
+        // Whoever submitted it did not know how long events are kept.
+        let update = match kept_until(event.ttl) {
+            None => update.update_expression("SET laidOut = :true"),
+            Some(ttl) => update
+                .update_expression("SET laidOut = :true, #ttl = :ttl")
+                .expression_attribute_names("#ttl", "ttl")
+                .expression_attribute_values(":ttl", number(ttl.get())),
+        };
         match conditionally::<JobRecord>(update).await? {
             Answer::Done(_) | Answer::Refused(_) => Ok(()),
         }

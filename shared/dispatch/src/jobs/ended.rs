@@ -8,7 +8,7 @@ use ledgerline_ledger::{Place, control::keys};
 
 use super::{
     outcome::Counted,
-    record::{JobEnd, JobNode, Outcome},
+    record::{JobEnd, JobNode, Outcome, kept_until},
 };
 use crate::{Dispatch, DispatchError};
 
@@ -81,7 +81,7 @@ impl Dispatch {
             generation,
             event_sk: place.sk.clone(),
             counted: true,
-            ttl: event.ttl,
+            ttl: kept_until(event.ttl),
         };
         // What the job started is in the job; all else has to be looked up.
         if !record.in_job && !self.knows(&event.tenant_id, job_id, &end.task_id).await? {

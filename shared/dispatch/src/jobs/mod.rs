@@ -20,6 +20,8 @@ mod resume;
 mod start;
 mod submit;
 
+pub(crate) use ended::{job_of, outcome_of};
 pub use query::{JobDetails, JobPage, JobTaskDetails, JobView};
 pub use record::JobRecord;
+pub(crate) use record::{JobEnd, JobNode, Outcome};
 pub use submit::{AddedTasks, JobSubmission, SubmittedJob, SubmittedJobTask};

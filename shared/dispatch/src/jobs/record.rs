@@ -13,6 +13,14 @@ use crate::{Dispatch, DispatchError, claim::ClaimState};
 /// Larger inputs of a node lie in the payload bucket.
 const NODE_INPUT_BYTES: usize = 50_000;
 
+/// What is kept of a job outlives its events by this: one that waits for somebody must not lose its tasks meanwhile.
+const KEPT_LONGER_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+/// Until when what is kept of a job because of an event is kept.
+pub(crate) fn kept_until(ttl: Option<Seconds>) -> Option<Seconds> {
+    ttl.map(|ttl| ttl.plus(KEPT_LONGER_SECONDS))
+}
+
 /// A job with its counts. Every count changes together with what it counts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -77,7 +85,7 @@ impl JobRecord {
             list_in: None,
             list_at: None,
             claim_state: None,
-            ttl: event.ttl,
+            ttl: kept_until(event.ttl),
         };
         record.list_in = Some(record.list(tenant));
         record.list_at = Some(format!("{}#{job_id}", record.created_at));
@@ -171,7 +179,7 @@ impl Dispatch {
             timeout_ms: task.timeout_ms,
             max_attempts: task.max_attempts,
             added_by: event.event_id.clone(),
-            ttl: event.ttl,
+            ttl: kept_until(event.ttl),
         })
     }
 

@@ -103,17 +103,38 @@ impl Dispatch {
             self.repeat(&key).await?;
             return Ok(EndAnswer::Done);
         }
+        self.tell_refused_end(lease, Some(event_type), there).await?;
+        Ok(EndAnswer::Refused)
+    }
+
+    /// Tells the ledger that a worker noticed that its task is somebody else's: whatever it did counts for nothing.
+    pub async fn tell_lost(&self, lease: &TaskLease) -> Result<(), DispatchError> {
+        let message = &lease.message;
+        let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
+        let there = self.control.get(&key).await?;
+        self.tell_refused_end(lease, None, there).await
+    }
+
+    async fn tell_refused_end(
+        &self,
+        lease: &TaskLease,
+        outcome: Option<&str>,
+        there: Option<TaskRecord>,
+    ) -> Result<(), DispatchError> {
+        let request_id = &lease.message.request_id;
+        let taken_over = there.as_ref().filter(|record| record.attempt != lease.attempt);
         let refused = json!({
-            "requestId": message.request_id,
-            "outcome": event_type,
+            "requestId": request_id,
+            "outcome": outcome,
             "attempt": lease.attempt,
             "workerId": lease.worker_id,
             "endedBy": there.as_ref().and_then(|record| record.end_event.clone()),
-            "takenOverBy": there.as_ref().filter(|record| record.attempt != lease.attempt).and_then(|record| record.worker_id.clone()),
+            "takenOverBy": taken_over.and_then(|record| record.worker_id.clone()),
         });
-        let draft = emitter.event("worker.end_refused").entity("TASK", message.request_id.as_str());
+        let emitter = self.task_emitter(lease);
+        let draft = emitter.event("worker.end_refused").entity("TASK", request_id.as_str());
         draft.properties(refused).emit().await?;
-        Ok(EndAnswer::Refused)
+        Ok(())
     }
 
     /// Ends a record on a condition and sends the event; the record as it is if the condition does not hold.
@@ -169,18 +190,23 @@ impl Dispatch {
         let key = keys::task_record(&event.tenant_id, &event.entity_id, generation);
         let is_it = |record: &TaskRecord| record.end_event.as_ref() == Some(&event.event_id);
         let record: Option<TaskRecord> = self.control.get(&key).await?;
-        if let Some(record) = record.filter(|record| record.end_event.is_some()) {
-            return Ok(Some(record).filter(is_it));
+        match record {
+            Some(record) if record.end_event.is_some() && !is_it(&record) => return Ok(None),
+            // Whoever submitted it did not know how long events are kept.
+            Some(record) if record.end_event.is_some() && (record.ttl.is_some() || event.ttl.is_none()) => {
+                return Ok(Some(record));
+            }
+            _ => {}
         }
         let mut set = "SET phase = :ended, endEvent = :endEvent".to_owned();
         let mut update = self
             .control
             .update(&key)
-            .condition_expression("attribute_not_exists(endEvent)")
+            .condition_expression("attribute_not_exists(endEvent) OR endEvent = :endEvent")
             .expression_attribute_values(":ended", text("ended"))
             .expression_attribute_values(":endEvent", text(&event.event_id));
         if let Some(ttl) = event.ttl {
-            set.push_str(", #ttl = :ttl");
+            set.push_str(", #ttl = if_not_exists(#ttl, :ttl)");
             update = update
                 .expression_attribute_names("#ttl", "ttl")
                 .expression_attribute_values(":ttl", number(ttl.get()));
@@ -188,7 +214,7 @@ impl Dispatch {
         let update = update.update_expression(format!("{set} REMOVE leaseUntil, takenBy, message"));
         Ok(match conditionally::<TaskRecord>(update).await? {
             Answer::Done(record) => Some(record),
-            Answer::Refused(record) => record.filter(is_it),
+            Answer::Refused(_) => None,
         })
     }
 

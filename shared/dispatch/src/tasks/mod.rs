@@ -20,5 +20,6 @@ pub use submit::{SubmittedTask, TaskSubmission};
 pub use summary::TaskPage;
 
 pub(crate) use message::TaskStart;
-pub(crate) use record::WithClaim;
+pub(crate) use record::{Phase, TaskRecord, WithClaim};
 pub(crate) use submit::new_record;
+pub(crate) use summary::SummaryRow;

@@ -3,7 +3,7 @@
 //! It begins as the claim of its start and ends as the claim of its end: the events of both are
 //! inside until they are sent. A task that nobody here started has no record until a worker takes it.
 
-use ledgerline_event::{Millis, Name, catalogue::ErrorCategory};
+use ledgerline_event::{Millis, Name, Seconds, catalogue::ErrorCategory};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{Claim, ClaimState};
@@ -71,6 +71,8 @@ pub(crate) struct TaskRecord {
     /// The attempt whose message was sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_back: Option<u32>,
+    #[serde(default, skip_serializing)]
+    pub(crate) ttl: Option<Seconds>,
     /// Whether what it last claimed was sent.
     #[serde(default, rename = "state", skip_serializing)]
     pub(crate) claim_state: Option<ClaimState>,

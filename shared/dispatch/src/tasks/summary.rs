@@ -28,13 +28,13 @@ pub(crate) struct SummaryRow {
     #[serde(default)]
     history: String,
     #[serde(default)]
-    version: u64,
+    pub(crate) version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    list_in: Option<String>,
+    pub(crate) list_in: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    list_at: Option<String>,
+    pub(crate) list_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ttl: Option<Seconds>,
+    pub(crate) ttl: Option<Seconds>,
     #[serde(default, rename = "PK", skip_serializing)]
     pk: String,
 }
@@ -217,7 +217,7 @@ impl Dispatch {
     }
 
     /// Notes that a tenant has tasks under way, for whoever watches over them.
-    async fn mark_busy(&self, tenant: &Name) -> Result<(), DispatchError> {
+    pub(crate) async fn mark_busy(&self, tenant: &Name) -> Result<(), DispatchError> {
         let update = self
             .control
             .update(&keys::busy_mark(tenant))

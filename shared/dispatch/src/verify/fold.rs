@@ -1,0 +1,288 @@
+//! What the ledger tells of every task and job: one pass over the time line, page by page. What is kept is in
+//! proportion to tasks and jobs, not to events.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use ledgerline_event::{
+    Event, JobEvent, JobHistory, Millis, Name, Seconds, TaskEvent, TaskHistory, TaskSummary,
+};
+use ledgerline_ledger::{Place, StoreError, control::keys};
+use serde::Deserialize;
+
+use super::{Progress, VerifyProgress};
+use crate::{
+    Dispatch, DispatchError,
+    conditional::text,
+    jobs::{Outcome, job_of, outcome_of},
+};
+
+/// Events of one read.
+const PAGE: i32 = 1_000;
+/// Late events that are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 16;
+
+/// How far `jobs` had come before anything was read.
+pub(super) struct Settled {
+    /// Everything up to here was handled…
+    pub(super) cursor: String,
+    pub(super) lane_cursor: String,
+    /// …but for these, which came late…
+    pub(super) undrained: BTreeSet<String>,
+    /// …and for what was saved after this: it may be late too, and nobody has been told yet.
+    pub(super) saved_before: Millis,
+}
+
+impl Settled {
+    fn covers(&self, place: &Place) -> bool {
+        place.sk <= self.cursor
+            && !self.undrained.contains(&place.sk)
+            && place.event.received_at.is_none_or(|at| at < self.saved_before)
+    }
+}
+
+/// Everything that the ledger tells of tasks and jobs.
+#[derive(Default)]
+pub(super) struct Folded {
+    pub(super) tasks: BTreeMap<Name, TaskFold>,
+    pub(super) jobs: BTreeMap<Name, JobFold>,
+    pub(super) events: u64,
+    /// When the first event that is still there happened.
+    first: Option<Millis>,
+    /// How long events are kept, if they are not kept for ever.
+    kept_ms: Option<u64>,
+}
+
+/// One task.
+#[derive(Default)]
+pub(super) struct TaskFold {
+    /// What must be in its row.
+    settled: TaskHistory,
+    /// What may be in its row.
+    newer: Option<Box<TaskHistory>>,
+    pub(super) ends: Vec<TaskEnded>,
+    pub(super) ttl: Option<Seconds>,
+}
+
+/// An event that says that a task has ended.
+pub(super) struct TaskEnded {
+    pub(super) event_id: Name,
+    pub(super) sk: String,
+    pub(super) at: Millis,
+    pub(super) outcome: Outcome,
+    /// `None` if it does not say.
+    pub(super) generation: Option<u32>,
+    /// Whether it says that the task is one of its job.
+    pub(super) in_job: bool,
+    pub(super) settled: bool,
+}
+
+/// One job.
+#[derive(Default)]
+pub(super) struct JobFold {
+    pub(super) told: Vec<Told>,
+}
+
+/// One event of a job. Each on its own: those that were refused count for nothing.
+pub(super) struct Told {
+    pub(super) kind: JobEvent,
+    pub(super) event_id: Name,
+    pub(super) sk: String,
+    pub(super) at: Millis,
+    pub(super) settled: bool,
+    pub(super) history: JobHistory,
+}
+
+impl TaskFold {
+    pub(super) fn settled(&self) -> &TaskHistory {
+        &self.settled
+    }
+
+    /// With everything that is not settled.
+    pub(super) fn whole(&self) -> Cow<'_, TaskHistory> {
+        match &self.newer {
+            None => Cow::Borrowed(&self.settled),
+            Some(newer) => {
+                let mut whole = self.settled.clone();
+                whole.join(newer);
+                Cow::Owned(whole)
+            }
+        }
+    }
+
+    fn take_in(&mut self, place: &Place, settled: bool) {
+        let event = &place.event;
+        let history = if settled { &mut self.settled } else { self.newer.get_or_insert_default().as_mut() };
+        history.add(event);
+        self.ttl = self.ttl.max(event.ttl);
+        let Some(outcome) = outcome_of(event) else { return };
+        if self.ends.iter().all(|end| end.event_id != event.event_id) {
+            self.ends.push(TaskEnded {
+                event_id: event.event_id.clone(),
+                sk: place.sk.clone(),
+                at: event.timestamp,
+                outcome,
+                // Generations count from 1: a sender's 0 names none.
+                generation: event.context.generation.filter(|generation| *generation > 0),
+                in_job: job_of(event).is_some(),
+                settled,
+            });
+        }
+    }
+}
+
+impl JobFold {
+    fn take_in(&mut self, kind: JobEvent, place: &Place, settled: bool) {
+        let event = &place.event;
+        if self.told.iter().any(|told| told.event_id == event.event_id) {
+            return;
+        }
+        let mut history = JobHistory::default();
+        history.add(event);
+        self.told.push(Told {
+            kind,
+            event_id: event.event_id.clone(),
+            sk: place.sk.clone(),
+            at: event.timestamp,
+            settled,
+            history,
+        });
+    }
+}
+
+impl Folded {
+    pub(super) fn task(&self, id: &str) -> Option<&TaskFold> {
+        let id = Name::new("entityId", id).ok()?;
+        self.tasks.get(&id)
+    }
+
+    /// Whether events of something that began then may have expired: what is left does not tell everything.
+    pub(super) fn may_have_lost(&self, began: Millis, now: Millis) -> bool {
+        let Some(kept_ms) = self.kept_ms else { return false };
+        began < now.minus(kept_ms) || self.first.is_none_or(|first| began < first)
+    }
+
+    fn take_in(&mut self, place: &Place, settled: bool) {
+        let event = &place.event;
+        self.first = Some(self.first.map_or(event.timestamp, |first| first.min(event.timestamp)));
+        if let Some(ttl) = event.ttl {
+            let saved = event.received_at.unwrap_or(event.timestamp);
+            let kept_ms = (ttl.get() * 1_000).saturating_sub(saved.get());
+            self.kept_ms = Some(self.kept_ms.map_or(kept_ms, |least| least.min(kept_ms)));
+        }
+        if TaskEvent::of(event).is_some() {
+            self.tasks.entry(event.entity_id.clone()).or_default().take_in(place, settled);
+        } else if let Some(kind) = JobEvent::of(event) {
+            self.jobs.entry(event.entity_id.clone()).or_default().take_in(kind, place, settled);
+        }
+    }
+}
+
+/// When a task began, as far as anything tells.
+pub(super) fn began(summary: &TaskSummary) -> Millis {
+    let known = [summary.pending_at, summary.started_at, summary.ended_at];
+    known.into_iter().flatten().fold(summary.entered_at, Millis::min)
+}
+
+impl Dispatch {
+    /// Passes over the time line from a place on.
+    pub(super) async fn fold_ledger(
+        &self,
+        tenant: &Name,
+        after: &str,
+        settled: &Settled,
+        folded: &mut Folded,
+        progress: Progress<'_>,
+    ) -> Result<(), DispatchError> {
+        let mut position = after.to_owned();
+        loop {
+            let (places, more) = self.timeline.after(tenant, &position, PAGE).await?;
+            let Some(last) = places.last() else { return Ok(()) };
+            position = last.sk.clone();
+            folded.events += places.len() as u64;
+            let at = last.event.timestamp;
+            for place in places {
+                self.take_in(place, settled, folded).await?;
+            }
+            progress(VerifyProgress::Events { read: folded.events, at });
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything that may have come since `settled` was asked for: after the cursor, or through the late lane.
+    pub(super) async fn fold_since(
+        &self,
+        tenant: &Name,
+        settled: &Settled,
+        folded: &mut Folded,
+    ) -> Result<(), DispatchError> {
+        let read = folded.events;
+        Box::pin(self.fold_ledger(tenant, &settled.cursor, settled, folded, &mut |_| {})).await?;
+        folded.events = read;
+        let late = self.late_events(tenant, &settled.lane_cursor).await?;
+        let fetches = late.into_iter().filter(|sk| *sk <= settled.cursor).map(|sk| {
+            async move {
+                let event = self.timeline.stored_at(tenant, &sk).await?;
+                Ok::<_, StoreError>(event.map(|event| Place { sk, event }))
+            }
+            .boxed()
+        });
+        let fetches: Vec<_> = fetches.collect();
+        let mut places = stream::iter(fetches).buffered(FETCHED_AT_ONCE);
+        while let Some(place) = places.try_next().await? {
+            if let Some(place) = place {
+                self.take_in(place, settled, folded).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_in(
+        &self,
+        mut place: Place,
+        settled: &Settled,
+        folded: &mut Folded,
+    ) -> Result<(), DispatchError> {
+        if defines_tasks(&place.event) {
+            self.timeline.restore(&mut place.event).await?;
+        }
+        // Rows are folded from task events as they are stored, so these are not made whole.
+        folded.take_in(&place, settled.covers(&place));
+        Ok(())
+    }
+
+    /// The places of the events in the late lane, after a place in the lane.
+    pub(super) async fn late_events(&self, tenant: &Name, after: &str) -> Result<Vec<String>, DispatchError> {
+        #[derive(Deserialize)]
+        struct Pointer {
+            #[serde(rename = "SK")]
+            sk: String,
+        }
+        let mut pages = self
+            .control
+            .partition(&keys::late_lane(tenant))
+            .key_condition_expression("PK = :pk AND SK > :after")
+            .expression_attribute_values(":after", text(if after.is_empty() { "0" } else { after }))
+            .into_paginator()
+            .send();
+        let mut late = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            for item in page.items.unwrap_or_default() {
+                let pointer: Pointer = ledgerline_ledger::control::read(item)?;
+                late.extend(keys::parse_late_pointer(&pointer.sk).map(|(_, sk)| sk.to_owned()));
+            }
+        }
+        Ok(late)
+    }
+}
+
+/// Whether an event lists tasks of a job, which may have overflowed.
+fn defines_tasks(event: &Event) -> bool {
+    matches!(JobEvent::of(event), Some(JobEvent::Created | JobEvent::TasksAdded))
+}

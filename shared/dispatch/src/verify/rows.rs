@@ -1,0 +1,157 @@
+//! The rows that people list, against the fold of the ledger. A row is a join of events, so it is right exactly if it
+//! holds everything that is settled and nothing that is not in the ledger.
+
+use aws_sdk_dynamodb::error::SdkError;
+use ledgerline_event::{Millis, Name, TaskHistory, TaskSummary, catalogue::TaskState};
+use ledgerline_ledger::{StoreError, control::keys};
+use serde_json::Value;
+
+use super::{
+    difference::{Difference, Standing, What, fault_unless},
+    fold::{Folded, TaskFold, began},
+};
+use crate::{Dispatch, DispatchError, conditional::number, tasks::SummaryRow};
+
+/// How a task's row differs from what the ledger tells.
+pub(super) fn difference(
+    tenant: &Name,
+    id: &Name,
+    row: Option<&SummaryRow>,
+    folded: &Folded,
+    now: Millis,
+) -> Option<Difference> {
+    let task = folded.tasks.get(id)?;
+    let whole = task.whole();
+    let told = whole.summary()?;
+    let of_task = |what, standing, detail| Some(Difference::of_task(id, what, standing, detail));
+    let Some(row) = row else {
+        let explained = task.settled().summary().is_none();
+        let detail = format!("there is none, and the ledger says {}", told.state.as_str());
+        return of_task(What::RowMissing, fault_unless(explained), detail);
+    };
+    let history = row.history();
+    let partly_expired = history.summary().is_some_and(|row| folded.may_have_lost(began(&row), now));
+    if let Some(standing) = misfit(task, &whole, &history, partly_expired) {
+        return of_task(What::RowDifferent, standing, in_words(history.summary(), &told));
+    }
+    let right = row.with(tenant, &history, None);
+    if row.list_in != right.list_in || row.list_at != right.list_at {
+        let list = |row: &SummaryRow| match (&row.list_in, &row.list_at) {
+            (Some(list), Some(place)) => format!("{list} at {place}"),
+            (Some(list), None) => format!("{list} at no place"),
+            (None, _) => "no list".to_owned(),
+        };
+        let detail = format!("is in {}, and belongs in {}", list(row), list(&right));
+        return of_task(What::RowInWrongList, Standing::Fault, detail);
+    }
+    None
+}
+
+/// A row that was listed, of a task that no event knew.
+pub(super) fn of_nobody(id: &Name, row: &SummaryRow, folded: &Folded, now: Millis) -> Option<Difference> {
+    // A row lives as long as the last of its events.
+    let expired = row.ttl.is_some_and(|ttl| ttl <= now.seconds());
+    if expired || folded.tasks.contains_key(id) {
+        return None;
+    }
+    let state = row.history().summary().map_or("unreadable", |summary| summary.state.as_str());
+    let detail = format!("is {state}, and no event is about this task");
+    Some(Difference::of_task(id, What::RowOfNobody, Standing::Fault, detail))
+}
+
+/// How a history lies outside of what the ledger allows; `None` if it does not.
+fn misfit(
+    task: &TaskFold,
+    whole: &TaskHistory,
+    row: &TaskHistory,
+    partly_expired: bool,
+) -> Option<Standing> {
+    // Of two that know the same event the first keeps its own version: whoever was changed is noticed.
+    let joined = |first: &TaskHistory, second: &TaskHistory| {
+        let mut joined = first.clone();
+        joined.join(second);
+        joined
+    };
+    if row == whole || (partly_expired && joined(whole, row) == *row) {
+        return None;
+    }
+    let has_what_is_settled = joined(task.settled(), row) == *row;
+    let has_nothing_else = partly_expired || joined(row, whole) == *whole;
+    Some(fault_unless(has_what_is_settled && has_nothing_else))
+}
+
+fn in_words(row: Option<TaskSummary>, told: &TaskSummary) -> String {
+    let Some(row) = row else {
+        return format!("it tells nothing that can be read, and the ledger says {}", told.state.as_str());
+    };
+    if row.state != told.state {
+        return format!("it says {}, and the ledger says {}", row.state.as_str(), told.state.as_str());
+    }
+    let fields = |summary: &TaskSummary| match serde_json::to_value(summary) {
+        Ok(Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let (row, told) = (fields(&row), fields(told));
+    let mut names: Vec<&str> = row
+        .keys()
+        .chain(told.keys())
+        .filter(|name| row.get(*name) != told.get(*name))
+        .map(String::as_str)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.is_empty() {
+        true => "it knows other events than the ledger".to_owned(),
+        false => format!("it says otherwise than the ledger in {}", names.join(", ")),
+    }
+}
+
+impl Dispatch {
+    /// Makes a row again, on condition that it is as it was read; `false` if it is not.
+    pub(super) async fn rebuild_row(
+        &self,
+        tenant: &Name,
+        id: &Name,
+        row: Option<&SummaryRow>,
+        folded: &Folded,
+        now: Millis,
+    ) -> Result<bool, DispatchError> {
+        let Some(task) = folded.tasks.get(id) else { return Ok(false) };
+        let mut history = task.whole().into_owned();
+        // What has expired is known to the row alone.
+        let before = row.map(SummaryRow::history);
+        let before = before.filter(|row| {
+            row.summary().is_some_and(|summary| folded.may_have_lost(began(&summary), now))
+        });
+        if let Some(before) = before {
+            history.join(&before);
+        }
+        if history.summary().is_some_and(|summary| summary.state == TaskState::Processing) {
+            // Before the row says so: whoever watches over tasks must not miss it.
+            self.mark_busy(tenant).await?;
+        }
+        let next = row.cloned().unwrap_or_default().with(tenant, &history, task.ttl);
+        self.put_summary(&keys::task_summary(tenant, id), row, &next).await
+    }
+
+    /// Takes away a row that is about nobody, on condition that it is as it was read; `false` if it is not.
+    pub(super) async fn delete_row(
+        &self,
+        tenant: &Name,
+        id: &Name,
+        row: &SummaryRow,
+    ) -> Result<bool, DispatchError> {
+        let delete = self
+            .control
+            .delete(&keys::task_summary(tenant, id))
+            .condition_expression("version = :version")
+            .expression_attribute_values(":version", number(row.version));
+        match delete.send().await {
+            Ok(_) => Ok(true),
+            Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
+                Ok(false)
+            }
+            Err(error) => Err(StoreError::new("DeleteItem", error).into()),
+        }
+    }
+}
