@@ -2,6 +2,7 @@
 
 mod dispatching;
 mod tasks;
+mod verify;
 mod worker;
 
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -17,6 +18,7 @@ pub use tasks::{
     AddToJobArgs, JobCommand, JobStateArg, JobsArgs, ResumeJobArgs, ShowJobArgs, SubmitArgs, TaskArgs,
     TaskStateArg, TasksArgs,
 };
+pub use verify::VerifyArgs;
 pub use worker::WorkerArgs;
 
 /// An append-only event ledger, and everything driven by it, in your own AWS account.
@@ -108,6 +110,8 @@ pub enum Command {
     /// Events that could not be delivered
     #[command(subcommand)]
     Failed(FailedCommand),
+    /// Compare what is stored of tasks and jobs with the ledger
+    Verify(VerifyArgs),
     /// Say what is reachable and what is missing
     Doctor,
 }

@@ -3,33 +3,34 @@
 use std::{
     fs::{self, File},
     path::Path,
-    process::{Child, Command},
+    process::Command,
 };
 
 use serde_json::{Value, json};
 
 use crate::{
     command_line::{ledgerline, lines, out},
+    killed::Running,
     world::until,
 };
 
-fn demo(folder: &Path) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_ledgerline"))
+fn demo(folder: &Path) -> Running {
+    let demo = Command::new(env!("CARGO_BIN_EXE_ledgerline"))
         .args(["local", "--demo", "--aws-port", "0", "--port", "0", "--data"])
         .arg(folder)
         .stdout(File::create(folder.join("screen")).unwrap())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Running(demo.unwrap())
 }
 
 fn screen(folder: &Path) -> String {
     fs::read_to_string(folder.join("screen")).unwrap()
 }
 
-fn ask_to_stop(mut demo: Child) {
-    let asked = Command::new("kill").arg(demo.id().to_string()).status().unwrap();
+fn ask_to_stop(mut demo: Running) {
+    let asked = Command::new("kill").arg(demo.0.id().to_string()).status().unwrap();
     assert!(asked.success());
-    assert!(demo.wait().unwrap().success(), "it finishes and says so");
+    assert!(demo.0.wait().unwrap().success(), "it finishes and says so");
 }
 
 #[tokio::test(flavor = "multi_thread")]

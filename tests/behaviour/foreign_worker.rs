@@ -1,22 +1,15 @@
 //! Producers and workers that know only the bus and the task queue: the script of the docs.
 
-use std::process::{Child, Command};
+use std::process::Command;
 
 use ledgerline_event::{JobState, catalogue::TaskState, keys::Scope};
 use ledgerline_ledger::EventQuery;
 use serde_json::{Value, json};
 
-use crate::world::{World, name, until};
-
-/// A script that runs until it is not needed any more.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::{
+    killed::Running,
+    world::{World, name, until},
+};
 
 /// The script, in the environment that an AWS SDK looks at.
 fn script(world: &World) -> Command {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drained, Drainers, NewSubscription, QueueUrls};
-use ledgerline_embedded::Receive;
+use ledgerline_embedded::{Hook, Receive};
 use ledgerline_event::keys::Scope;
 use ledgerline_event::{Event, Millis, Name, admit};
 use ledgerline_ledger::{Clock, EventQuery, Payloads, Reader, telemetry::Metrics};
@@ -29,7 +29,11 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) async fn start() -> Self {
-        let store = Store::start(None).await;
+        Self::with(None).await
+    }
+
+    pub(crate) async fn with(hook: Option<Hook>) -> Self {
+        let store = Store::start(hook).await;
         let time = Arc::new(AtomicU64::new(BEGIN));
         let clock = clock_of(&time);
         let options = DispatchOptions {

@@ -38,5 +38,6 @@ mod tasks;
 mod tasks_api;
 mod tasks_cli;
 mod template;
+mod verifying;
 mod worker;
 mod world;

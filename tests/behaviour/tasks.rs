@@ -1,8 +1,15 @@
 //! Tasks, step by step: who may run them, how they end, and how they are listed.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use ledgerline_dispatch::{Buried, EndAnswer, Taken, TaskEnd, TaskMessage};
+use ledgerline_embedded::{Call, Hook, Moment, Verdict};
 use ledgerline_event::catalogue::{ErrorCategory, FailureSource, Signal, TaskState};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::{
     ledger::Ledger,
@@ -47,6 +54,57 @@ async fn a_message_that_comes_again_while_its_task_runs_does_not_run_it_twice() 
     assert_eq!(refused.len(), 1);
     assert_eq!(refused[0].properties["endedBy"], Value::Null);
     assert_eq!(refused[0].properties["takenOverBy"], "worker-2");
+}
+
+#[tokio::test]
+async fn a_start_that_is_finished_late_does_not_finish_the_end_that_came_in_between() {
+    // The first request that marks a claim as done waits until the test lets it go, and an end finds the bus down.
+    let (finish, bus_is_down) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicBool::new(false)));
+    let (held, down, first) = (finish.clone(), bus_is_down.clone(), Arc::new(AtomicBool::new(true)));
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let (held, down, first) = (held.clone(), down.clone(), first.clone());
+        Box::pin(async move {
+            let finishes =
+                call.operation == "UpdateItem" && String::from_utf8_lossy(&call.body).contains(":done");
+            if finishes && moment == Moment::Before && first.swap(false, Ordering::SeqCst) {
+                drop(held.acquire().await);
+            }
+            if moment == (Moment::After { status: 200 })
+                && call.operation == "UpdateItem"
+                && String::from_utf8_lossy(&call.body).contains(":endEvent")
+            {
+                down.store(true, Ordering::SeqCst);
+            }
+            match call.operation == "PutEvents" && down.load(Ordering::SeqCst) {
+                true => Verdict::Fail { status: 400, code: "ValidationException".into() },
+                false => Verdict::Proceed,
+            }
+        })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    let task = serde_json::from_value(json!({"name": "x", "requestId": "req-1"})).unwrap();
+    let emitter = ledger.emitter("t");
+    let starter = ledger.dispatch.submit_task(&emitter, task);
+    let worker = async {
+        let received = loop {
+            match ledger.next_message() {
+                Some(received) => break received,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
+        // The end is claimed, and nobody comes to telling.
+        let end = TaskEnd::Completed { output: json!(1), duration_ms: 1, exit_code: 0, usage: None };
+        ledger.dispatch.end(&held.lease, end).await.unwrap_err();
+        bus_is_down.store(false, Ordering::SeqCst);
+        finish.add_permits(1);
+        received
+    };
+    let (started, received) = tokio::join!(starter, worker);
+    started.unwrap();
+    // Whoever gets the message again tells what was left untold.
+    assert!(matches!(ledger.take(received, "worker-2").await, Err(Taken::Ended)));
+    assert_eq!(ledger.events("t", "Task Completed").await.len(), 1);
 }
 
 #[tokio::test]

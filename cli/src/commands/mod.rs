@@ -17,6 +17,7 @@ mod submit;
 mod subscriptions;
 mod task;
 mod tasks;
+mod verify;
 mod worker;
 mod workflows;
 
@@ -66,6 +67,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Parked(command) => parked::run(&target, command, output).await,
         Command::Keys(command) => keys::run(&target, command, output).await,
         Command::Failed(command) => failed::run(&target, command, output).await,
+        Command::Verify(args) => Box::pin(verify::run(&target, args, output)).await,
         Command::Doctor => doctor::run(&target, output).await,
     }
 }

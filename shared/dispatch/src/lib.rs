@@ -29,6 +29,7 @@ mod sample;
 mod start;
 mod sweep;
 mod tasks;
+mod verify;
 
 pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
 pub use drain::Drained;
@@ -53,3 +54,4 @@ pub use tasks::{
     Buried, EndAnswer, HealthChecked, InputRef, SubmittedTask, Taken, TaskEnd, TaskLease, TaskMessage,
     TaskPage, TaskSubmission, Thresholds,
 };
+pub use verify::{Difference, Standing, Verified, VerifyProgress, What};

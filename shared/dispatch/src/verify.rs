@@ -86,9 +86,8 @@ impl Dispatch {
                 .extend(Box::pin(self.judge_tasks(tenant, suspects.tasks, &folded, now, rebuild)).await?);
             differences
                 .extend(Box::pin(self.judge_jobs(tenant, suspects.jobs, &folded, now, rebuild)).await?);
-            differences.extend(
-                Box::pin(self.judge_strays(tenant, suspects.strays, &folded, now, rebuild)).await?,
-            );
+            differences
+                .extend(Box::pin(self.judge_strays(tenant, suspects.strays, &folded, now, rebuild)).await?);
         }
         differences.sort();
         Ok(Verified { tasks, jobs, events, differences })
@@ -104,7 +103,6 @@ impl Dispatch {
     ) -> Result<Vec<(Name, TaskRows)>, DispatchError> {
         let ids: Vec<&Name> = folded.tasks.keys().collect();
         let reads = ids.chunks(TASKS_AT_ONCE).map(|some| self.task_rows(tenant, some, folded).boxed());
-        let reads: Vec<_> = reads.collect();
         let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
         let (mut suspects, mut compared) = (Vec::new(), 0);
         while let Some(read) = reads.next().await {
@@ -128,8 +126,7 @@ impl Dispatch {
         progress: Progress<'_>,
     ) -> Result<Vec<(Name, JobRows)>, DispatchError> {
         let reads = folded.jobs.iter().map(|(id, job)| self.job_rows_of(tenant, id, Some(job)).boxed());
-        let reads: Vec<_> = reads.collect();
-        let of = reads.len() as u64;
+        let of = folded.jobs.len() as u64;
         let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
         let (mut suspects, mut compared) = (Vec::new(), 0);
         while let Some(read) = reads.next().await {

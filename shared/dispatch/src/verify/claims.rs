@@ -39,8 +39,7 @@ impl Dispatch {
                 let pending = stamp.claimed_at.filter(|_| stamp.state == Some(ClaimState::Pending));
                 let Some(claimed_at) = pending.filter(|at| at.plus(LEASE_MS) <= now) else { continue };
                 let standing = fault_unless(claimed_at.plus(LEASE_MS + SWEPT_MS) > now);
-                let detail =
-                    format!("claimed at {}, and not sent yet: {}", claimed_at.to_rfc3339(), key.sk);
+                let detail = format!("claimed at {}, and not sent yet: {}", claimed_at.to_rfc3339(), key.sk);
                 differences.extend(
                     of_task.map(|id| Difference::of_task(id, What::ClaimOverdue, standing, detail.clone())),
                 );

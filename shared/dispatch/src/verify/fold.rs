@@ -154,15 +154,12 @@ impl JobFold {
 }
 
 impl Folded {
-    pub(super) fn task(&self, id: &str) -> Option<&TaskFold> {
-        let id = Name::new("entityId", id).ok()?;
-        self.tasks.get(&id)
-    }
-
     /// Whether events of something that began then may have expired: what is left does not tell everything.
-    pub(super) fn may_have_lost(&self, began: Millis, now: Millis) -> bool {
-        let Some(kept_ms) = self.kept_ms else { return false };
-        began < now.minus(kept_ms) || self.first.is_none_or(|first| began < first)
+    /// `expires`: what is stored of it is not kept for ever, so neither were its events.
+    pub(super) fn may_have_lost(&self, began: Millis, expires: bool, now: Millis) -> bool {
+        let expired = self.kept_ms.is_some_and(|kept_ms| began < now.minus(kept_ms));
+        let before_all = self.first.is_none_or(|first| began < first);
+        expired || ((expires || self.kept_ms.is_some()) && before_all)
     }
 
     fn take_in(&mut self, place: &Place, settled: bool) {

@@ -37,6 +37,8 @@ pub(super) struct JobRows {
     pub(super) active: BTreeSet<String>,
     /// Events that could not be followed, and of which that was told.
     pub(super) refused: BTreeSet<Name>,
+    /// The claim of its last resume, if no event tells of that.
+    pub(super) resume: Option<Stamp>,
     /// Whether it changed while it was read.
     pub(super) moving: bool,
 }
@@ -98,6 +100,11 @@ impl Dispatch {
             if !followed && self.claim_there(&notice).await? {
                 rows.refused.insert(told.event_id.clone());
             }
+        }
+        let resumes = told.iter().map(|told| told.history.generation()).fold(1, u32::max);
+        if let Some(generation) = rows.record.as_ref().map(|job| job.generation).filter(|own| *own > resumes)
+        {
+            rows.resume = self.control.get(&keys::job_resume_claim(tenant, id, generation)).await?;
         }
         let after = self.job_record(tenant, id).await?;
         rows.moving = before.as_ref().map(face) != after.as_ref().map(face);

@@ -33,7 +33,7 @@ pub(super) fn differences(
         None => check.without_record(),
         Some(record) => {
             // Of one that is older than the ledger reaches back, what is left cannot tell everything.
-            if !folded.may_have_lost(record.created_at, now) {
+            if !folded.may_have_lost(record.created_at, record.ttl.is_some(), now) {
                 check.creation(record);
                 check.tasks(record);
                 check.outcomes();
@@ -96,7 +96,7 @@ impl<'a> Check<'a> {
     fn without_record(&mut self) {
         let created = |told: &&Told| told.kind == JobEvent::Created;
         for told in self.job.told.iter().filter(created) {
-            let lost = self.folded.may_have_lost(told.at, self.now);
+            let lost = self.folded.may_have_lost(told.at, false, self.now);
             if !lost && !self.rows.refused.contains(&told.event_id) {
                 let detail = format!("{} created it, and it has no record", told.event_id);
                 self.say(What::JobMissing, !told.settled || self.rows.moving, detail);
@@ -186,7 +186,8 @@ impl<'a> Check<'a> {
                 };
                 let begun = rows.ends.contains_key(task_id) || rows.started.contains(task_id);
                 if !begun && node.depends_on.iter().all(completed) {
-                    let detail = format!("nothing keeps task `{task_id}` from starting, and it was not started");
+                    let detail =
+                        format!("nothing keeps task `{task_id}` from starting, and it was not started");
                     self.say(What::JobTaskNotStarted, self.in_motion, detail);
                 }
             }
@@ -202,7 +203,10 @@ impl<'a> Check<'a> {
     /// An end that the job has noted otherwise than it was.
     fn misnoted(&self, task_id: &str, noted: &JobEnd, known: bool) -> Option<String> {
         let Some(end) = self.ends_of(task_id).find(|end| end.sk == noted.event_sk) else {
-            return Some(format!("task `{task_id}` is noted as ended at {}, where the ledger has no end of it", noted.event_sk));
+            return Some(format!(
+                "task `{task_id}` is noted as ended at {}, where the ledger has no end of it",
+                noted.event_sk
+            ));
         };
         if end.outcome != noted.outcome {
             let (noted, end) = (in_words(noted.outcome), in_words(end.outcome));
@@ -210,7 +214,9 @@ impl<'a> Check<'a> {
         }
         if end.generation.is_some_and(|generation| generation != noted.generation) {
             let generation = noted.generation;
-            return Some(format!("task `{task_id}` is noted as ended in generation {generation}, which is not what its end says"));
+            return Some(format!(
+                "task `{task_id}` is noted as ended in generation {generation}, which is not what its end says"
+            ));
         }
         if known && !noted.counted {
             return Some(format!("the end of task `{task_id}` is noted, and not counted"));
@@ -228,7 +234,8 @@ impl<'a> Check<'a> {
     /// Counts change in one transaction with what they count, so that they are right at any time.
     fn counts(&mut self, record: &JobRecord) {
         let rows = self.rows;
-        let counted = |outcome| rows.ends.iter().filter(move |(_, end)| end.counted && end.outcome == outcome);
+        let counted =
+            |outcome| rows.ends.iter().filter(move |(_, end)| end.counted && end.outcome == outcome);
         let done = counted(Outcome::Completed).count() as u64;
         // One that runs again is active, and not failed any more.
         let failed = counted(Outcome::Failed).filter(|(task, _)| !rows.active.contains(*task)).count() as u64;
@@ -247,7 +254,8 @@ impl<'a> Check<'a> {
         let told = self.job.told.iter().find(|told| told.kind == JobEvent::Completed);
         match (record.completed_at, told) {
             (Some(at), None) => {
-                let pending = self.rows.stamp.as_ref().and_then(|stamp| stamp.state) == Some(ClaimState::Pending);
+                let pending =
+                    self.rows.stamp.as_ref().and_then(|stamp| stamp.state) == Some(ClaimState::Pending);
                 let on_its_way = pending || is_recent(Some(at), self.now) || self.rows.moving;
                 let detail = "its record is completed, and no `Job Completed` is in the ledger".to_owned();
                 self.say(What::JobCompletion, on_its_way, detail);
@@ -271,7 +279,8 @@ impl<'a> Check<'a> {
     fn resumes(&mut self, record: &JobRecord) {
         let told = self.job.told.iter().map(|told| told.history.generation()).max().unwrap_or(1);
         if record.generation > told {
-            let on_its_way = self.in_motion || self.rows.resume_is_on_its_way(self.now);
+            let on_its_way = self.rows.moving
+                || self.rows.resume.as_ref().is_some_and(|claim| claim.is_on_its_way(self.now));
             let detail = format!("it is in generation {}, and its events tell of {told}", record.generation);
             self.say(What::ResumeNotSaved, on_its_way, detail);
         }
@@ -282,7 +291,8 @@ impl<'a> Check<'a> {
         if record.list_in.as_ref() != Some(&list) || record.list_at.as_ref() != Some(&place) {
             let none = "no list";
             let (found, at) = (record.list_in.as_deref().unwrap_or(none), record.list_at.as_deref());
-            let detail = format!("is in {found} at {}, and belongs in {list} at {place}", at.unwrap_or("no place"));
+            let detail =
+                format!("is in {found} at {}, and belongs in {list} at {place}", at.unwrap_or("no place"));
             self.say(What::JobInWrongList, self.in_motion, detail);
         }
     }

@@ -99,8 +99,7 @@ impl Dispatch {
         }
         let mut tasks = Vec::with_capacity(ids.len());
         for (id, generation) in ids.iter().zip(generations) {
-            let [summary, current, next] =
-                keys_of(id, generation).map(|key| found.remove(&(key.pk, key.sk)));
+            let [summary, current, next] = keys_of(id, generation).map(|key| found.remove(&(key.pk, key.sk)));
             let rows = TaskRows {
                 summary: summary.map(read).transpose()?,
                 generation,
@@ -128,7 +127,8 @@ impl TaskRows {
         let Some(told) = task.whole().summary() else { return differences };
         let row_began = self.summary.as_ref().and_then(|row| row.history().summary()).map(|row| began(&row));
         let began = row_began.map_or(began(&told), |row| row.min(began(&told)));
-        if !folded.may_have_lost(began, now) {
+        let expires = self.summary.as_ref().is_some_and(|row| row.ttl.is_some());
+        if !folded.may_have_lost(began, expires, now) {
             let state = (told.generation == self.generation).then_some(told.state);
             differences.extend(self.end_difference(id, task, state, now));
             differences.extend(self.start_difference(id, told.generation, now));

@@ -30,9 +30,10 @@ pub(super) fn difference(
         return of_task(What::RowMissing, fault_unless(explained), detail);
     };
     let history = row.history();
-    let partly_expired = history.summary().is_some_and(|row| folded.may_have_lost(began(&row), now));
-    if let Some(standing) = misfit(task, &whole, &history, partly_expired) {
-        return of_task(What::RowDifferent, standing, in_words(history.summary(), &told));
+    let partly_expired = is_partly_expired(row, &history, folded, now);
+    let misfit = misfit(task, &whole, &history, partly_expired);
+    if misfit == Some(Standing::Fault) {
+        return of_task(What::RowDifferent, Standing::Fault, in_words(history.summary(), &told));
     }
     let right = row.with(tenant, &history, None);
     if row.list_in != right.list_in || row.list_at != right.list_at {
@@ -44,7 +45,7 @@ pub(super) fn difference(
         let detail = format!("is in {}, and belongs in {}", list(row), list(&right));
         return of_task(What::RowInWrongList, Standing::Fault, detail);
     }
-    None
+    of_task(What::RowDifferent, misfit?, in_words(history.summary(), &told))
 }
 
 /// A row that was listed, of a task that no event knew.
@@ -59,13 +60,13 @@ pub(super) fn of_nobody(id: &Name, row: &SummaryRow, folded: &Folded, now: Milli
     Some(Difference::of_task(id, What::RowOfNobody, Standing::Fault, detail))
 }
 
+/// Whether a row may know of events that have expired.
+fn is_partly_expired(row: &SummaryRow, history: &TaskHistory, folded: &Folded, now: Millis) -> bool {
+    history.summary().is_some_and(|summary| folded.may_have_lost(began(&summary), row.ttl.is_some(), now))
+}
+
 /// How a history lies outside of what the ledger allows; `None` if it does not.
-fn misfit(
-    task: &TaskFold,
-    whole: &TaskHistory,
-    row: &TaskHistory,
-    partly_expired: bool,
-) -> Option<Standing> {
+fn misfit(task: &TaskFold, whole: &TaskHistory, row: &TaskHistory, partly_expired: bool) -> Option<Standing> {
     // Of two that know the same event the first keeps its own version: whoever was changed is noticed.
     let joined = |first: &TaskHistory, second: &TaskHistory| {
         let mut joined = first.clone();
@@ -119,11 +120,9 @@ impl Dispatch {
         let Some(task) = folded.tasks.get(id) else { return Ok(false) };
         let mut history = task.whole().into_owned();
         // What has expired is known to the row alone.
-        let before = row.map(SummaryRow::history);
-        let before = before.filter(|row| {
-            row.summary().is_some_and(|summary| folded.may_have_lost(began(&summary), now))
-        });
-        if let Some(before) = before {
+        let before = row.map(|row| (row, row.history()));
+        if let Some((_, before)) = before.filter(|(row, before)| is_partly_expired(row, before, folded, now))
+        {
             history.join(&before);
         }
         if history.summary().is_some_and(|summary| summary.state == TaskState::Processing) {
