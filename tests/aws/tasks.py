@@ -51,7 +51,7 @@ def a_job_through_the_api_is_run_by_a_worker_that_only_polls_and_emits(stack, sl
         {"taskId": "c", "name": "merge", "dependsOn": ["a", "b"]},
     ]
     made = stack.api("POST", "/api/jobs", tenant, {"jobId": "job-1", "tasks": tasks}, 202)
-    assert made == {"jobId": "job-1", "totalTasks": 3}, made
+    assert made == {"jobId": "job-1", "totalTasks": 3, "collapsed": False}, made
     waiting = lambda: {task["taskId"]: task for task in stack.tasks_of(tenant)}
     roots = until("both roots on the queue", lambda: len(waiting()) == 2 and waiting(), PROMPT_SECONDS)
     assert sorted(roots) == ["a", "b"] and roots["a"]["group"] == tenant, roots

@@ -175,7 +175,7 @@ async fn another_worker_takes_over_and_the_late_end_of_the_first_is_refused_and_
     let completed = awaited("Task Completed", "asleep", 2).await;
     assert_eq!(completed.properties["output"], "fourth");
     signal(&third, rustix::process::Signal::CONT);
-    let refused = awaited("worker.end_refused", "asleep", 1).await;
+    let refused = awaited("Task End Refused", "asleep", 1).await;
     assert_eq!(refused.properties["endedBy"], completed.event_id.as_str());
     let all = events(&clients).await;
     assert_eq!(ends(&all), BTreeMap::from([("asleep", 1), ("killed", 1)]));

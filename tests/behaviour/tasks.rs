@@ -50,7 +50,7 @@ async fn a_message_that_comes_again_while_its_task_runs_does_not_run_it_twice() 
     let completed = ledger.events("t", "Task Completed").await;
     assert_eq!(completed.len(), 1);
     assert_eq!((&completed[0].properties["output"], completed[0].context.attempt), (&json!("good"), Some(2)));
-    let refused = ledger.events("t", "worker.end_refused").await;
+    let refused = ledger.events("t", "Task End Refused").await;
     assert_eq!(refused.len(), 1);
     assert_eq!(refused[0].properties["endedBy"], Value::Null);
     assert_eq!(refused[0].properties["takenOverBy"], "worker-2");

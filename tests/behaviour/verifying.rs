@@ -340,6 +340,26 @@ async fn what_decides_about_a_job_is_told_of_and_left_alone() {
             put(&ledger, row.clone()).await;
         }
     }
+    // The event of its completion never arrived, and then the record does not know either.
+    let events = scan(&ledger.store.clients, &ledger.store.names.events_table).await;
+    let completed = events.into_iter().find(|event| event["eventType"].as_s().unwrap() == "Job Completed");
+    let (dynamo, table) = (&ledger.store.clients.dynamo, &ledger.store.names.events_table);
+    let completed = completed.unwrap();
+    let gone = dynamo.delete_item().table_name(table).key("PK", completed["PK"].clone());
+    gone.key("SK", completed["SK"].clone()).send().await.unwrap();
+    let verified = verify(&ledger, true).await;
+    assert_eq!(found(&verified), [("done", "job-completion", Standing::Fault)]);
+    assert!(verified.differences[0].detail.contains("no `Job Completed` is in the ledger"), "{verified:#?}");
+    unset(&ledger, &done, "completedAt").await;
+    let verified = verify(&ledger, true).await;
+    let unfinished = ("done", "job-completion", Standing::Fault);
+    assert_eq!(found(&verified), [unfinished, ("done", "job-in-wrong-list", Standing::Rebuilt)]);
+    assert!(verified.differences[0].detail.contains("all of its 5 tasks are completed"), "{verified:#?}");
+    for (_, _, row) in &original {
+        put(&ledger, row.clone()).await;
+    }
+    dynamo.put_item().table_name(table).set_item(Some(completed)).send().await.unwrap();
+    agrees(&verify(&ledger, false).await);
     // A job that nobody created, and that nobody else would ever find.
     let mut nobody = scan_row(&ledger, &done).await;
     nobody.insert("PK".into(), text("JOB#t#ghost"));

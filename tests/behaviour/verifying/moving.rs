@@ -7,7 +7,9 @@ use ledgerline_event::Event;
 use ledgerline_ledger::{Saver, control::keys};
 use serde_json::json;
 
-use super::{agrees, control_rows, delete, emit, found, row, set, settle_all, some_work, stored, verify};
+use super::{
+    agrees, control_rows, delete, emit, found, number, row, set, settle_all, some_work, stored, verify,
+};
 use crate::{
     ledger::Ledger,
     shift::diamond,
@@ -48,6 +50,33 @@ async fn what_the_drainer_has_not_passed_is_not_settled_yet_and_no_fault() {
     assert_eq!(runs.worker_id.as_deref(), Some("w-1"));
     settle_all(&ledger, "t").await;
     agrees(&verify(&ledger, false).await);
+}
+
+#[tokio::test]
+async fn what_was_claimed_a_moment_ago_is_on_its_way_and_what_never_arrives_is_a_fault() {
+    let ledger = some_work().await;
+    let emitter = ledger.emitter("t");
+    let more = json!([{"taskId": "more", "name": "x"}]);
+    ledger.dispatch.add_tasks(&emitter, "broken", serde_json::from_value(more).unwrap()).await.unwrap();
+    ledger.dispatch.resume_job(&emitter, "broken").await.unwrap();
+    ledger.submit_job("t", "new", diamond()).await;
+    let running = keys::task_record("t", "runs", 1);
+    set(&ledger, &running, "phase", text("ended")).await;
+    set(&ledger, &running, "endEvent", text("evnt_on_its_way")).await;
+    set(&ledger, &running, "claimedAt", number(i64::try_from(ledger.now().get()).unwrap())).await;
+    let expected = |standing| {
+        [
+            ("broken", "job-tasks", standing),
+            ("broken", "resume-not-saved", standing),
+            ("new", "job-of-nobody", standing),
+            ("runs", "end-not-saved", standing),
+        ]
+    };
+    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::NotSettled));
+    ledger.advance(600_000);
+    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Fault));
+    settle_all(&ledger, "t").await;
+    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Fault)[3..]);
 }
 
 #[tokio::test]

@@ -132,7 +132,7 @@ impl Dispatch {
             "takenOverBy": taken_over.and_then(|record| record.worker_id.clone()),
         });
         let emitter = self.task_emitter(lease);
-        let draft = emitter.event("worker.end_refused").entity("TASK", request_id.as_str());
+        let draft = emitter.event("Task End Refused").entity("TASK", request_id.as_str());
         draft.properties(refused).emit().await?;
         Ok(())
     }

@@ -185,7 +185,9 @@ impl<'a> Check<'a> {
                     end.is_some_and(|end| end.counted && end.outcome == Outcome::Completed)
                 };
                 let begun = rows.ends.contains_key(task_id) || rows.started.contains(task_id);
-                if !begun && node.depends_on.iter().all(completed) {
+                // What comes with an event that is not in the ledger waits for that.
+                let told = self.followed().any(|told| told.history.tasks().contains_key(task_id));
+                if told && !begun && node.depends_on.iter().all(completed) {
                     let detail =
                         format!("nothing keeps task `{task_id}` from starting, and it was not started");
                     self.say(What::JobTaskNotStarted, self.in_motion, detail);
@@ -262,7 +264,7 @@ impl<'a> Check<'a> {
             }
             (None, Some(told)) => {
                 let detail = format!("{} says that it is completed, and its record does not", told.event_id);
-                self.say(What::JobCompletion, self.rows.moving, detail);
+                self.say(What::JobCompletion, self.rows.moving || !told.settled, detail);
             }
             (None, None) if record.total > 0 && record.done >= record.total => {
                 let detail = format!("all of its {} tasks are completed, and it is not", record.total);
