@@ -307,3 +307,136 @@ async fn a_large_input_and_a_large_output_travel_by_reference() {
     let refused = ledger.dispatch.input_of(&foreign).await.unwrap_err().to_string();
     assert!(refused.contains("is no input of this stage"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_task_whose_parents_output_is_lost_fails_and_the_others_go_on() {
+    let ledger = Ledger::start().await;
+    let task = |id: &str, parents: &[&str]| json!({"taskId": id, "name": "x", "dependsOn": parents});
+    let tasks = json!([task("a", &[]), task("b", &["a"]), task("x", &[]), task("y", &["x"])]);
+    ledger.submit_job("t", "job-1", tasks).await;
+    ledger.settle("t").await;
+    let roots = ledger.take_all().await;
+    // Somebody else's end, whose output points to where nothing is.
+    let lost = json!({
+        "requestId": "job-1:a", "jobId": "job-1", "durationMs": 1, "exitCode": 0,
+        "_s3Overflow": {"bucket": ledger.store.names.payload_bucket, "key": "events/job-1:a/lost-payload.json"},
+    });
+    let mut end = crate::world::event("t", "lost", ledger.now());
+    (end.entity_type, end.entity_id, end.event_type) =
+        (name("TASK"), name("job-1:a"), name("Task Completed"));
+    end.properties = lost.as_object().unwrap().clone();
+    ledger.save(end).await;
+    ledger.complete(&roots[1], json!(1)).await;
+    ledger.settle("t").await;
+    let next = ledger.take_all().await;
+    assert_eq!(ids(&next), ["y"]);
+    ledger.complete(&next[0], Value::Null).await;
+    ledger.settle("t").await;
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.state, job.job.job.failed, job.job.job.active), (JobState::Failed, 1, 0));
+    let failed = ledger.events("t", "Task Failed").await;
+    assert_eq!(failed.len(), 1);
+    let error = failed[0].properties["error"].as_str().unwrap();
+    assert!(error.contains("the output of `a` is lost"), "{error}");
+    assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
+    assert!(ledger.dispatch.resume_job(&ledger.emitter("t"), "job-1").await.is_ok());
+}
+
+#[tokio::test]
+async fn an_end_that_does_not_say_its_job_and_one_of_an_invented_generation() {
+    let ledger = Ledger::start().await;
+    let tasks = json!([{"taskId": "a", "name": "x"}, {"taskId": "b", "name": "x", "dependsOn": ["a"]}]);
+    ledger.submit_job("t", "job-1", tasks).await;
+    ledger.settle("t").await;
+    let end = |generation: Option<u32>| {
+        let emitter = ledger.emitter("t").within(|origin| origin.context.generation = generation);
+        let completed = json!({"requestId": "job-1:a", "output": 1, "durationMs": 1, "exitCode": 0});
+        emitter.event("Task Completed").entity("TASK", "job-1:a").properties(completed).emit()
+    };
+    end(Some(99)).await.unwrap();
+    end(Some(u32::MAX)).await.unwrap();
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.job.done, 0);
+    end(None).await.unwrap();
+    ledger.settle("t").await;
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.job.done, job.job.job.active), (1, 1));
+}
+
+#[tokio::test]
+async fn an_end_without_a_generation_from_a_clock_that_is_behind_ends_the_generation_that_runs() {
+    let ledger = Ledger::start().await;
+    ledger.submit_job("t", "job-1", json!([{"taskId": "a", "name": "x"}])).await;
+    ledger.settle("t").await;
+    let first = ledger.take_all().await;
+    ledger.fail(&first[0]).await;
+    ledger.settle("t").await;
+    ledger.dispatch.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    ledger.settle("t").await;
+    let completed =
+        json!({"requestId": "job-1:a", "jobId": "job-1", "output": 1, "durationMs": 1, "exitCode": 0});
+    let emitter = ledger.emitter("t");
+    let draft = emitter.event("Task Completed").entity("TASK", "job-1:a").properties(completed);
+    draft.at(ledger.now().minus(30_000)).emit().await.unwrap();
+    ledger.settle("t").await;
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn tasks_that_were_added_before_their_job_was_there_are_taken_up_with_it() {
+    let ledger = Ledger::start().await;
+    let emitter = ledger.emitter("t");
+    let added = json!({
+        "jobId": "job-1", "newTasks": [{"taskId": "b", "name": "x", "dependsOn": ["a"]}],
+        "previousTotalTasks": 1, "totalTasksNow": 2,
+    });
+    emitter.event("Job Tasks Added").entity("JOB", "job-1").properties(added).emit().await.unwrap();
+    ledger.settle("t").await;
+    ledger.submit_job("t", "job-1", json!([{"taskId": "a", "name": "x"}])).await;
+    assert_eq!(ledger.work_off("t").await, ["job-1:a", "job-1:b"]);
+    assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
+    assert!(ledger.events("t", "workflow.dispatch_failed").await.is_empty());
+}
+
+#[tokio::test]
+async fn two_tenants_whose_events_have_the_same_ids_keep_their_large_inputs_apart() {
+    let ledger = Ledger::start().await;
+    for tenant in ["t", "u"] {
+        let input = json!({"secret": tenant.repeat(60_000)});
+        let tasks = json!([{"taskId": "gate", "name": "x"}, {"taskId": "use", "name": "x", "dependsOn": ["gate"], "input": input}]);
+        let created = json!({"jobId": "job-1", "requestId": "r", "tasks": tasks, "totalTasks": 2});
+        let mut event = crate::world::event(tenant, "created-1", ledger.now());
+        (event.entity_type, event.entity_id, event.event_type) =
+            (name("JOB"), name("job-1"), name("Job Created"));
+        event.properties = created.as_object().unwrap().clone();
+        ledger.save(event).await;
+        ledger.settle(tenant).await;
+    }
+    for task in ledger.take_all().await {
+        ledger.complete(&task, Value::Null).await;
+    }
+    ledger.settle("t").await;
+    ledger.settle("u").await;
+    let held = ledger.take_all().await;
+    assert_eq!(held.len(), 2);
+    for task in held {
+        let message = &task.lease.message;
+        let input = ledger.dispatch.input_of(message).await.unwrap();
+        let secret = input["secret"].as_str().unwrap();
+        assert!(secret.starts_with(message.tenant_id.as_str()), "{} got {}", message.tenant_id, &secret[..3]);
+    }
+}
+
+#[tokio::test]
+async fn characters_that_a_queue_does_not_take_travel_in_events_too() {
+    let ledger = Ledger::start().await;
+    let odd = "odd \u{fffe}\u{ffff} text";
+    ledger.submit_job("t", "job-1", json!([{"taskId": "a", "name": "x", "input": {"x": odd}}, {"taskId": "b", "name": "x", "dependsOn": ["a"]}])).await;
+    ledger.settle("t").await;
+    let held = ledger.take_all().await;
+    assert_eq!(held[0].lease.message.input.as_ref().unwrap()["x"], odd);
+    ledger.complete(&held[0], json!(odd)).await;
+    ledger.settle("t").await;
+    let held = ledger.take_all().await;
+    assert_eq!(held[0].lease.message.input.as_ref().unwrap()["dependencyOutputs"]["a"], odd);
+}

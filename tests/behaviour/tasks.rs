@@ -261,7 +261,7 @@ async fn a_submission_that_is_repeated_changes_nothing_and_one_that_differs_is_r
     let refused = submit(json!({"name": "x", "requestId": "req-1", "input": {"a": 2}})).await.unwrap_err();
     assert!(refused.to_string().contains("`req-1` exists and asks for something else"), "{refused}");
     for (task, expected) in [
-        (json!({"name": " "}), "name: is empty"),
+        (json!({"name": " "}), "name: has no name"),
         (json!({"name": "x", "requestId": "a:b"}), "requestId: `a:b` contains ':'"),
         (json!({"name": "x", "timeoutMs": 0}), "timeoutMs: is 0"),
         (json!({"name": "x", "maxAttempts": 0}), "maxAttempts: is 0"),

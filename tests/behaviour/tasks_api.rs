@@ -155,7 +155,7 @@ async fn what_is_wrong_with_a_task_is_answered_with_the_place() {
     let caller = Caller::admin(&world);
     let cases = [
         (json!({}), "missing field `name`"),
-        (json!({"name": ""}), "name: is empty"),
+        (json!({"name": ""}), "name: has no name"),
         (json!({"name": "n", "colour": 1}), "colour: unknown field `colour`"),
         (json!({"name": "n", "input": []}), "input: invalid type: sequence, expected a map"),
         (json!({"name": "n", "requestId": "a:b"}), "requestId: `a:b` contains ':'"),

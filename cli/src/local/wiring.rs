@@ -76,7 +76,7 @@ pub fn wiring(names: &Names) -> Wiring {
                 name: names.task_queue.clone(),
                 visibility_seconds: 60,
                 retention_seconds: Some(14 * 24 * 60 * 60),
-                redrive: Some((names.task_dead_letter_queue.clone(), 500)),
+                redrive: Some((names.task_dead_letter_queue.clone(), 1_000)),
             },
         ],
         rules: vec![RuleWiring {

@@ -4,12 +4,19 @@ use std::time::Duration;
 
 /// The first wait for another attempt at a task, and the longest.
 const TASK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(15 * 60));
+/// The first time that a task is left to other workers, and the longest: they must not wait for long.
+const OTHERS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The first wait for a service that does not do its part, and the longest.
 const SERVICE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// How long a task waits after its attempt number `attempt`.
 pub(super) fn of_task(attempt: u32) -> Duration {
     with_jitter(doubled(TASK, attempt))
+}
+
+/// How long a task is left to other workers that has come `receives` times.
+pub(super) fn of_others(receives: u32) -> Duration {
+    with_jitter(doubled(OTHERS, receives))
 }
 
 /// How long to leave a service alone that has failed `failures` times.

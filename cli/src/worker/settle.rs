@@ -26,7 +26,7 @@ impl Worker {
         };
         let Some(entry) = self.config.entry(&message.name) else {
             self.note_not_ours(&message.name);
-            return delivery.hide(backoff::of_task(delivery.receives)).await;
+            return delivery.hide(backoff::of_others(delivery.receives)).await;
         };
         let (extension, most) = (self.config.extension(), message.max_attempts.unwrap_or(entry.attempts));
         match self.dispatch.take(&message, &delivery.body, &self.id, extension, most).await {
@@ -67,7 +67,7 @@ impl Worker {
             Verdict::End(end) => self.end(lease, end, delivery).await,
             Verdict::Retry { error, category } => {
                 let let_go = || self.dispatch.retry_later(lease, &error, category);
-                match self.insist(delivery, let_go).await {
+                match self.insist(Some(lease), delivery, let_go).await {
                     Ok(true) if lease.is_last => {
                         tracing::warn!(%task, attempt = lease.attempt, category = name_of(category), error, "failed, and was the last attempt");
                         self.bury(&lease.message, delivery).await;
@@ -83,7 +83,7 @@ impl Worker {
                 }
             }
             Verdict::GiveBack { after } => {
-                match self.insist(delivery, || self.dispatch.give_back(lease)).await {
+                match self.insist(Some(lease), delivery, || self.dispatch.give_back(lease)).await {
                     Ok(true) => {
                         tracing::info!(%task, attempt = lease.attempt, "given back");
                         delivery.hide(after).await;
@@ -106,12 +106,12 @@ impl Worker {
 
     async fn end(&self, lease: &TaskLease, end: TaskEnd, delivery: &Delivery) {
         let mut end = end;
-        let mut answer = self.insist(delivery, || self.dispatch.end(lease, end.clone())).await;
+        let mut answer = self.insist(Some(lease), delivery, || self.dispatch.end(lease, end.clone())).await;
         if let (Err(DispatchError::Invalid(invalid)), TaskEnd::Completed { .. }) = (&answer, &end) {
             // The ledger cannot hold the output: that is the task's failure, and another attempt's too.
             let error = format!("the output cannot be kept: {invalid}");
             end = TaskEnd::Failed { error, category: ErrorCategory::Validation };
-            answer = self.insist(delivery, || self.dispatch.end(lease, end.clone())).await;
+            answer = self.insist(Some(lease), delivery, || self.dispatch.end(lease, end.clone())).await;
         }
         match answer {
             Ok(EndAnswer::Done) => {
@@ -126,7 +126,7 @@ impl Worker {
 
     /// Sends the message where tasks go that nobody can run.
     async fn bury(&self, message: &TaskMessage, delivery: &Delivery) {
-        match self.insist(delivery, || self.dispatch.bury(message, &delivery.body)).await {
+        match self.insist(None, delivery, || self.dispatch.bury(message, &delivery.body)).await {
             Ok(()) => delivery.delete().await,
             Err(error) => {
                 tracing::error!(task = %message.request_id, %error, "it could not be moved to the dead letters; it comes again");
@@ -135,10 +135,16 @@ impl Worker {
     }
 
     /// Does something until it succeeds, cannot succeed, or patience ends; the message stays hidden.
-    async fn insist<T, F>(&self, delivery: &Delivery, mut act: impl FnMut() -> F) -> Result<T, DispatchError>
+    async fn insist<T, F>(
+        &self,
+        lease: Option<&TaskLease>,
+        delivery: &Delivery,
+        mut act: impl FnMut() -> F,
+    ) -> Result<T, DispatchError>
     where
         F: Future<Output = Result<T, DispatchError>>,
     {
+        let mut lease = lease.cloned();
         let began = Instant::now();
         let mut failures = 0;
         loop {
@@ -150,6 +156,12 @@ impl Worker {
             tracing::warn!(%error, failures, "what became of a task could not be written; trying again");
             tokio::time::sleep(backoff::of_service(failures)).await;
             delivery.hide(self.config.extension()).await;
+            // Nobody must take it for abandoned meanwhile. If somebody did, what is tried here is refused.
+            if let Some(lease) = &mut lease
+                && let Err(error) = self.dispatch.renew(lease, self.config.extension()).await
+            {
+                tracing::warn!(%error, "the lease could not be renewed");
+            }
         }
     }
 }

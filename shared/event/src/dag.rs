@@ -49,6 +49,22 @@ pub fn bare_id(field: &'static str, value: impl Into<String>) -> Result<Name, In
     Ok(name)
 }
 
+/// The longest name of a task, in bytes.
+const TASK_NAME_MAX: usize = 256;
+
+/// Whether workers can find what to run by this name.
+pub fn check_task_name(name: &str) -> Result<(), Invalid> {
+    let wrong = |reason: &str| Err(Invalid::new("name", reason));
+    match name {
+        _ if name.trim().is_empty() => wrong("has no name, so no worker could run it"),
+        _ if name.len() > TASK_NAME_MAX => {
+            wrong("has a name of over 256 bytes; what varies belongs into the input")
+        }
+        _ if name.chars().any(char::is_control) => wrong("has a name with control characters"),
+        _ => Ok(()),
+    }
+}
+
 /// The entity id of a job's task: `<jobId>:<taskId>`.
 pub fn task_entity(job_id: &str, task_id: &str) -> Result<Name, Invalid> {
     bare_id("jobId", job_id)?;
@@ -125,9 +141,7 @@ fn check<'a>(
         if let Some(twice) = task.depends_on.iter().find(|parent| !seen.insert(parent.as_str())) {
             return Err(of_task(format!("depends on `{twice}` twice")));
         }
-        if task.name.trim().is_empty() {
-            return Err(of_task("has no name, so no worker could run it".into()));
-        }
+        check_task_name(task.name).map_err(|invalid| of_task(invalid.reason))?;
         check_limits(task.timeout_ms, task.max_attempts).map_err(|invalid| of_task(invalid.to_string()))?;
     }
     match cycle(&tasks, &index_of) {

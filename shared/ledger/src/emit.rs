@@ -342,8 +342,13 @@ fn batches(entries: Vec<(usize, SealedEvent)>) -> Vec<Vec<(usize, SealedEvent)>>
     batches
 }
 
+/// JSON as a queue takes it: an event travels through one, and two characters have to be escaped there.
 fn to_json(value: &impl Serialize) -> Result<String, Invalid> {
-    serde_json::to_string(value).map_err(|error| Invalid::new("properties", error.to_string()))
+    let json = serde_json::to_string(value).map_err(|error| Invalid::new("properties", error.to_string()))?;
+    match json.contains(['\u{fffe}', '\u{ffff}']) {
+        true => Ok(json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")),
+        false => Ok(json),
+    }
 }
 
 /// Properties as JSON text: an object, without the marker, which is ours to write (a

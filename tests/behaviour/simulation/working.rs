@@ -17,7 +17,7 @@ use ledgerline_dispatch::{
     TaskLease, TaskMessage,
 };
 use ledgerline_event::{
-    Admitted, Event, JobState, TaskHistory, admit,
+    Admitted, Event, JobState, Millis, TaskHistory, admit,
     catalogue::{ErrorCategory, Signal, TaskState},
 };
 use ledgerline_ledger::{
@@ -124,6 +124,7 @@ struct Worker {
     dead_letters: String,
     natures: Rc<BTreeMap<String, Nature>>,
     ran: Rc<RefCell<Vec<Ran>>>,
+    holds: Rc<RefCell<BTreeMap<(String, u32), Millis>>>,
     random: Rng,
 }
 
@@ -179,6 +180,10 @@ impl Worker {
     /// Whether the message is of no more use.
     async fn run(&mut self, mut lease: TaskLease, body: &str) -> Result<bool, DispatchError> {
         let message = lease.message.clone();
+        // Whoever had it before has let it go, or their lease is over.
+        let run = (message.request_id.to_string(), message.generation);
+        let before = self.holds.borrow_mut().insert(run.clone(), lease.until);
+        assert!(before.is_none_or(|until| until <= lease.taken_at), "{run:?} is taken from its holder");
         let ran = Ran {
             request_id: message.request_id.to_string(),
             generation: message.generation,
@@ -191,14 +196,18 @@ impl Worker {
         let about = |kind: &str| emitter.event(kind).entity("TASK", message.request_id.as_str());
         let _ = about("Task Processing Started").properties(started).emit().await;
         if self.random.u8(..8) == 0 {
+            self.holds.borrow_mut().remove(&run);
             self.dispatch.give_back(&lease).await?;
             return Ok(false);
         }
         for _ in 0..self.random.u8(..3) {
             // Some sleep past their lease.
             tokio::time::sleep(Duration::from_secs(self.random.u64(..50))).await;
-            if self.random.bool() && !self.dispatch.renew(&mut lease, EXTENSION).await? {
-                return Ok(false);
+            if self.random.bool() {
+                if !self.dispatch.renew(&mut lease, EXTENSION).await? {
+                    return Ok(false);
+                }
+                self.holds.borrow_mut().insert(run.clone(), lease.until);
             }
         }
         let nature = self.natures[message.task_id.as_deref().unwrap()];
@@ -208,6 +217,7 @@ impl Worker {
             Nature::Sound | Nature::Refused | Nature::Slow => false,
         };
         if passing {
+            self.holds.borrow_mut().remove(&run);
             if !self.dispatch.retry_later(&lease, "ECONNRESET", ErrorCategory::Network).await? {
                 return Ok(false);
             }
@@ -258,6 +268,7 @@ async fn history(store: &Store, seed: u64) {
         |clock| Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), clock);
     let told: Rc<RefCell<Vec<Told>>> = Rc::default();
     let ran: Rc<RefCell<Vec<Ran>>> = Rc::default();
+    let holds: Rc<RefCell<BTreeMap<(String, u32), Millis>>> = Rc::default();
     let mut waiting: Vec<Admitted> = Vec::new();
     let mut delivered: BTreeMap<String, Vec<Admitted>> = BTreeMap::new();
     let (mut submitted, mut added) = (false, plan.added.as_array().unwrap().is_empty());
@@ -307,6 +318,7 @@ async fn history(store: &Store, seed: u64) {
                 dead_letters: dead_letters.clone(),
                 natures: natures.clone(),
                 ran: ran.clone(),
+                holds: holds.clone(),
                 random: Rng::with_seed(random.u64(..)),
             };
             match random.u8(..20) {
@@ -459,6 +471,11 @@ async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Dispatch) {
     for (run, events) in &ends {
         assert_eq!(events.len(), 1, "ended more than once: {run:?}");
         assert!(pending.contains_key(run), "ended and never started: {run:?}");
+        // Nobody ends a task that somebody else has taken since.
+        let key = keys::task_record(TENANT, &run.0, run.1);
+        let record: Value = store.control().get(&key).await.unwrap().unwrap();
+        assert_eq!(record["attempt"].as_u64(), events[0].context.attempt.map(u64::from), "{run:?}");
+        assert!(record["counted"].as_u64() <= Some(u64::from(ATTEMPTS)), "{run:?} was tried too often");
         if &*events[0].event_type != "Task Completed" {
             let task = run.0.split_once(':').unwrap().1.to_owned();
             *failures.entry(task).or_insert(0) += 1;

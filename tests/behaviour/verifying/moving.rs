@@ -4,14 +4,17 @@ use std::sync::atomic::Ordering;
 
 use ledgerline_dispatch::Standing;
 use ledgerline_event::Event;
-use ledgerline_ledger::{Saver, control::keys};
+use ledgerline_ledger::{
+    Saver,
+    control::keys::{self, ControlKey},
+};
 use serde_json::json;
 
 use super::{
     agrees, control_rows, delete, emit, found, number, row, set, settle_all, some_work, stored, verify,
 };
 use crate::{
-    ledger::Ledger,
+    ledger::{BEGIN, Ledger},
     shift::diamond,
     world::{admitted, at, event, name, scan, text},
 };
@@ -23,8 +26,8 @@ async fn what_the_drainer_has_not_passed_is_not_settled_yet_and_no_fault() {
     ledger.submit_job("t", "new", diamond()).await;
     emit(&ledger, "Task Completed", "waits", json!({"requestId": "waits"})).await;
     emit(&ledger, "Task Heartbeat", "runs", json!({"requestId": "runs", "workerId": "w-1"})).await;
-    ledger.advance(120_000);
     ledger.deliver().await;
+    ledger.advance(600_000);
     let verified = verify(&ledger, true).await;
     let expected = [
         ("new", "job-tasks", Standing::NotSettled),
@@ -79,14 +82,19 @@ async fn what_was_claimed_a_moment_ago_is_on_its_way_and_what_never_arrives_is_a
     assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Fault)[3..]);
 }
 
-#[tokio::test]
-async fn an_event_in_the_late_lane_is_not_settled_until_it_is_drained() {
-    let ledger = some_work().await;
-    let mut late = event("t", "evnt_late", ledger.now().minus(100_000));
+/// An event that comes when the drainer has long passed its time.
+async fn save_late(ledger: &Ledger) {
+    let mut late = event("t", "evnt_late", at(BEGIN + 1));
     (late.entity_type, late.entity_id) = (name("TASK"), name("waits"));
     late.event_type = name("Task Processing Started");
     late.context.generation = Some(1);
     ledger.save(late).await;
+}
+
+#[tokio::test]
+async fn an_event_in_the_late_lane_is_not_settled_until_it_is_drained() {
+    let ledger = some_work().await;
+    save_late(&ledger).await;
     let not_settled = [("waits", "row-different", Standing::NotSettled)];
     assert_eq!(found(&verify(&ledger, true).await), not_settled);
     ledger.advance(600_000);
@@ -95,6 +103,33 @@ async fn an_event_in_the_late_lane_is_not_settled_until_it_is_drained() {
     agrees(&verify(&ledger, false).await);
     delete(&ledger, &row("waits")).await;
     assert_eq!(found(&verify(&ledger, false).await), [("waits", "row-missing", Standing::Fault)]);
+}
+
+#[tokio::test]
+async fn a_late_event_whose_saver_has_told_nobody_yet_is_not_settled_until_that_is_long_ago() {
+    let ledger = some_work().await;
+    save_late(&ledger).await;
+    let late =
+        control_rows(&ledger, "t").await.into_iter().find(|(pk, _, _)| pk.starts_with("LATE#")).unwrap();
+    delete(&ledger, &ControlKey { pk: late.0, sk: late.1 }).await;
+    let different = |standing| [("waits", "row-different", standing)];
+    assert_eq!(found(&verify(&ledger, false).await), different(Standing::NotSettled));
+    ledger.advance(600_000);
+    assert_eq!(found(&verify(&ledger, true).await), different(Standing::Rebuilt));
+    agrees(&verify(&ledger, false).await);
+}
+
+#[tokio::test]
+async fn an_event_that_calls_a_job_completed_may_be_ahead_of_its_record_for_a_moment() {
+    let ledger = some_work().await;
+    let completed = json!({"jobId": "broken", "totalTasks": 5, "taskStatuses": {}});
+    let draft = ledger.emitter("t").event("Job Completed").entity("JOB", "broken").properties(completed);
+    draft.emit().await.unwrap();
+    ledger.deliver().await;
+    let difference = |standing| [("broken", "job-completion", standing)];
+    assert_eq!(found(&verify(&ledger, false).await), difference(Standing::NotSettled));
+    settle_all(&ledger, "t").await;
+    assert_eq!(found(&verify(&ledger, true).await), difference(Standing::Fault));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use ledgerline_event::{
     catalogue::JobTasksAdded,
     dag::{Node, check_added},
 };
-use ledgerline_ledger::control::keys;
+use ledgerline_ledger::{Place, control::keys};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,6 +17,15 @@ use super::{
     record::kept_until,
 };
 use crate::{Dispatch, DispatchError, conditional::number};
+
+/// An addition that came before its job.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EarlyAddition {
+    event_sk: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<ledgerline_event::Seconds>,
+}
 
 #[derive(Serialize)]
 struct Addition {
@@ -31,6 +40,18 @@ impl Dispatch {
             .map_err(|error| Invalid::new("properties", error.to_string()))?;
         let job_id = same_job(event, &added.job_id)?;
         let tenant = &event.tenant_id;
+        let is_laid_out = async || {
+            let job = self.job_record(tenant, &job_id).await?;
+            Ok::<_, DispatchError>(job.is_some_and(|job| job.laid_out))
+        };
+        if !is_laid_out().await? {
+            // The mark first, and only then the look: whoever lays the job out says so first, and then reads the marks.
+            let mark = EarlyAddition { event_sk: event.keys().sk().to_owned(), ttl: kept_until(event.ttl) };
+            self.control.put_new(&keys::early_addition(tenant, &job_id, &event.event_id), &mark).await?;
+            if !is_laid_out().await? {
+                return Ok(());
+            }
+        }
         // Nodes that came with this very event are not in the way of it.
         let mentioned: BTreeSet<&str> = added
             .new_tasks
@@ -48,6 +69,17 @@ impl Dispatch {
             return Err(Invalid::new("jobId", reason).into());
         }
         self.lay_out(&job_id, &added.new_tasks, event).await
+    }
+
+    /// Takes up what was added before the job was there.
+    pub(crate) async fn early_additions(&self, tenant: &Name, job_id: &Name) -> Result<(), DispatchError> {
+        let early: Vec<EarlyAddition> = self.job_rows(tenant, job_id, keys::EARLY_ADDITIONS).await?;
+        for mark in early {
+            let Some(event) = self.timeline.stored_at(tenant, &mark.event_sk).await? else { continue };
+            let place = Place { sk: mark.event_sk, event };
+            Box::pin(self.take_up(&place)).await?;
+        }
+        Ok(())
     }
 
     /// Raises the job's total, once for an event; `false` if there is no such job, or it is completed.

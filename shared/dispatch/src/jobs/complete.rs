@@ -22,7 +22,7 @@ impl Dispatch {
                 self.repeat(&key).await?;
                 return Ok(());
             }
-            let settled = match job.done >= job.total && job.total > 0 {
+            let settled = match job.done == job.total {
                 true => self.complete(&job, cause).await?,
                 false => self.list(&job, tenant).await?,
             };

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::{
     outcome::Counted,
-    record::{JobEnd, JobRecord, kept_until},
+    record::{JobEnd, JobRecord, Outcome, kept_until},
 };
 use crate::{
     Dispatch, DispatchError,
@@ -35,7 +35,7 @@ impl Dispatch {
                     let reason = format!("the job `{job_id}` exists: {} created it", there.created_by);
                     return Err(Invalid::new("jobId", reason).into());
                 }
-                Some(there) if there.laid_out => return Ok(()),
+                Some(there) if there.laid_out => return self.early_additions(tenant, &job_id).await,
                 _ => {}
             }
         }
@@ -54,7 +54,7 @@ impl Dispatch {
                 .expression_attribute_values(":ttl", number(ttl.get())),
         };
         match conditionally::<JobRecord>(update).await? {
-            Answer::Done(_) | Answer::Refused(_) => Ok(()),
+            Answer::Done(_) | Answer::Refused(_) => self.early_additions(tenant, &job_id).await,
         }
     }
 
@@ -77,9 +77,9 @@ impl Dispatch {
         self.count_ends(tenant, job_id, counted.collect()).await?;
         let waiting = nodes.into_iter().map(|node| (node, 0)).collect();
         Box::pin(self.advance(job_id, waiting, event)).await?;
-        for end in early.iter().filter(|end| end.outcome == super::record::Outcome::Failed) {
-            Box::pin(self.tell_failure(job_id, &end.task_id, end.generation, event)).await?;
-        }
+        let failed = early.iter().filter(|end| end.outcome == Outcome::Failed);
+        let failed = failed.map(|end| (event, &end.task_id, end.generation)).collect();
+        Box::pin(self.tell_failures(job_id, failed)).await?;
         Box::pin(self.complete_or_list(job_id, event)).await
     }
 }

@@ -9,7 +9,7 @@ use ledgerline_ledger::{Fault, Place};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::ended::{job_of, outcome_of};
+use super::ended::job_of;
 use crate::{
     Dispatch, DispatchError,
     handle::{Handled, Stop},
@@ -95,36 +95,38 @@ impl Dispatch {
             let done = match meaning {
                 Meaning::TaskEnded => {
                     let places: Vec<&Place> = run.iter().map(|(_, _, place)| *place).collect();
-                    Box::pin(self.ended(&whose, &places)).await
+                    Box::pin(self.tasks_ended(&whose, &places)).await
                 }
                 Meaning::JobCreated | Meaning::TasksAdded | Meaning::JobResumed => {
                     Box::pin(self.changed(*meaning, place)).await
                 }
             };
-            let refused = match done {
-                Ok(()) => continue,
-                Err(DispatchError::Invalid(invalid)) => invalid.to_string(),
-                // What can never be done must not keep everything else from being done.
-                Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => error.to_string(),
-                Err(error) => return Some((*index, error)),
-            };
-            if let Err(error) = Box::pin(self.tell_refused(place, &refused)).await {
+            if let Err(error) = Box::pin(self.told_if_refused(done, place)).await {
                 return Some((*index, error));
             }
         }
         None
     }
 
-    async fn ended(&self, whose: &Name, places: &[&Place]) -> Result<(), DispatchError> {
-        if places.iter().any(|place| job_of(&place.event).is_some()) {
-            return self.tasks_ended(whose, places).await;
-        }
-        for place in places {
-            debug_assert!(outcome_of(&place.event).is_some());
-            let generation = self.generation_of(&place.event).await?;
-            self.observe_end(&place.event, generation).await?;
-        }
-        Ok(())
+    /// What can never be done must not keep everything else from being done: it is told instead.
+    async fn told_if_refused(
+        &self,
+        done: Result<(), DispatchError>,
+        place: &Place,
+    ) -> Result<(), DispatchError> {
+        let refused = match done {
+            Ok(()) => return Ok(()),
+            Err(DispatchError::Invalid(invalid)) => invalid.to_string(),
+            Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => error.to_string(),
+            Err(error) => return Err(error),
+        };
+        Box::pin(self.tell_refused(place, &refused)).await
+    }
+
+    /// Adds tasks to a job by an event that came before it.
+    pub(super) async fn take_up(&self, place: &Place) -> Result<(), DispatchError> {
+        let done = Box::pin(self.changed(Meaning::TasksAdded, place)).await;
+        self.told_if_refused(done, place).await
     }
 
     async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), DispatchError> {

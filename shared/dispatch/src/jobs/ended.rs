@@ -24,13 +24,17 @@ pub(crate) fn outcome_of(event: &Event) -> Option<Outcome> {
     }
 }
 
-/// The job and the task in it that an event of a task is about. The entity alone does not say so: a task of no job may
-/// have any id.
+/// The job and the task in it that an event of a task is about, by its entity. Whether it is that of a job its record
+/// says, or the event: a task of no job may have any id.
 pub(crate) fn job_of(event: &Event) -> Option<(Name, Name)> {
     let (job_id, task_id) = split_task_entity(&event.entity_id)?;
-    let said = event.properties.get("jobId")?.as_str()?;
-    (said == job_id).then_some(())?;
     Some((Name::new("jobId", job_id).ok()?, Name::new("taskId", task_id).ok()?))
+}
+
+/// Whether an event of a task says that it is that of the job in its entity.
+pub(crate) fn says_job(event: &Event) -> bool {
+    let said = event.properties.get("jobId").and_then(|said| said.as_str());
+    split_task_entity(&event.entity_id).is_some_and(|(job_id, _)| said == Some(job_id))
 }
 
 impl Dispatch {
@@ -60,21 +64,21 @@ impl Dispatch {
         let waiting = self.waiting_for(&cause.tenant_id, job_id, &completed).await?;
         Box::pin(self.advance(job_id, waiting, cause)).await?;
         let failed: Vec<_> = done.iter().filter(|(_, end)| end.outcome == Outcome::Failed).collect();
-        for (event, end) in failed {
-            Box::pin(self.tell_failure(job_id, &end.task_id, end.generation, event)).await?;
-        }
+        let failed = failed.into_iter().map(|(event, end)| (*event, &end.task_id, end.generation)).collect();
+        Box::pin(self.tell_failures(job_id, failed)).await?;
         Box::pin(self.complete_or_list(job_id, cause)).await
     }
 
     /// Whether a terminal event is the end of a task that the job knows.
     async fn look_at_end(&self, job_id: &Name, place: &Place) -> Result<Option<Counted>, DispatchError> {
         let event = &place.event;
-        let (Some(outcome), Some((_, task_id))) = (outcome_of(event), job_of(event)) else { return Ok(None) };
+        let Some(outcome) = outcome_of(event) else { return Ok(None) };
         let generation = self.generation_of(event).await?;
         let Some(record) = self.observe_end(event, generation).await? else {
             tracing::warn!(event_id = %event.event_id, task = %event.entity_id, "not the end of its task: it had another");
             return Ok(None);
         };
+        let Some((_, task_id)) = job_of(event).filter(|(of, _)| of == job_id) else { return Ok(None) };
         let end = JobEnd {
             task_id,
             outcome,
@@ -83,6 +87,9 @@ impl Dispatch {
             counted: true,
             ttl: kept_until(event.ttl),
         };
+        if !record.in_job && !says_job(event) {
+            return Ok(None);
+        }
         // What the job started is in the job; all else has to be looked up.
         if !record.in_job && !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
             // The mark first, and only then the look: whoever puts the task in place reads the marks after that.

@@ -1,6 +1,6 @@
 //! `Job Failure Detected`: once per failed task and generation. What runs goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ledgerline_event::{
     Event, Name,
@@ -16,29 +16,32 @@ use crate::{
 };
 
 impl Dispatch {
-    /// Tells that a task of a job has failed.
-    pub(crate) async fn tell_failure(
+    /// Tells of tasks of a job that have failed, each by the event that says so.
+    pub(crate) async fn tell_failures(
         &self,
         job_id: &Name,
-        task_id: &Name,
-        generation: u32,
-        cause: &Event,
+        failed: Vec<(&Event, &Name, u32)>,
     ) -> Result<(), DispatchError> {
-        let key = keys::job_failure_claim(&cause.tenant_id, job_id, task_id, generation);
-        // What it says takes reading every task: not again for what was said before.
-        if self.claim_there(&key).await? {
-            self.repeat(&key).await?;
-            return Ok(());
+        // What is told takes reading every task: once for all of them, and not for what was told before.
+        let mut statuses = None;
+        for (cause, task_id, generation) in failed {
+            let tenant = &cause.tenant_id;
+            let key = keys::job_failure_claim(tenant, job_id, task_id, generation);
+            if self.claim_there(&key).await? {
+                self.repeat(&key).await?;
+                continue;
+            }
+            let task_statuses = match &statuses {
+                Some(statuses) => BTreeMap::clone(statuses),
+                None => statuses.insert(self.task_statuses(tenant, job_id).await?).clone(),
+            };
+            let (job, failed_task_id) = (job_id.to_string(), task_id.to_string());
+            let failure = JobFailureDetected { job_id: job, failed_task_id, task_statuses };
+            let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
+            let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
+            let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
+            self.carry_out(&[Intent { key, effects, started: None, ttl: cause.ttl }]).await?;
         }
-        let failure = JobFailureDetected {
-            job_id: job_id.to_string(),
-            failed_task_id: task_id.to_string(),
-            task_statuses: self.task_statuses(&cause.tenant_id, job_id).await?,
-        };
-        let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
-        let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
-        let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
-        self.carry_out(&[Intent { key, effects, started: None, ttl: cause.ttl }]).await?;
         Ok(())
     }
 
@@ -52,7 +55,8 @@ impl Dispatch {
         let ends: Vec<JobEnd> = self.job_rows(tenant, job_id, keys::ENDS).await?;
         let mut statuses: BTreeMap<String, Option<TaskState>> =
             nodes.iter().map(|node| (node.task_id.to_string(), None)).collect();
-        let open = nodes.iter().filter(|node| ends.iter().all(|end| end.task_id != node.task_id));
+        let ended: BTreeSet<&Name> = ends.iter().map(|end| &end.task_id).collect();
+        let open = nodes.iter().filter(|node| !ended.contains(&node.task_id));
         // A failed task that was resumed is one of these too, but its mark says so until it ends again.
         let requests = open.map(|node| task_entity(job_id, &node.task_id)).collect::<Result<Vec<_>, _>>()?;
         for summary in self.summaries(tenant, &requests).await? {

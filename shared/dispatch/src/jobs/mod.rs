@@ -14,13 +14,14 @@ mod drive;
 mod ended;
 mod failure;
 mod outcome;
+mod output;
 mod query;
 mod record;
 mod resume;
 mod start;
 mod submit;
 
-pub(crate) use ended::{job_of, outcome_of};
+pub(crate) use ended::{outcome_of, says_job};
 pub use query::{JobDetails, JobPage, JobTaskDetails, JobView};
 pub use record::JobRecord;
 pub(crate) use record::{JobEnd, JobNode, Outcome};

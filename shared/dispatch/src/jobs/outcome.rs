@@ -50,6 +50,13 @@ impl Dispatch {
             while !rest.is_empty() {
                 match self.count_together(tenant, job_id, &rest).await? {
                     None => break,
+                    Some(Cancelled::Refused(positions)) if positions.contains(&rest.len()) => {
+                        // The job is gone: what is known of its tasks is kept, for whoever makes it again.
+                        tracing::error!(%tenant, %job_id, "tasks of a job ended that is not there");
+                        for counted in rest.drain(..) {
+                            self.note_end(tenant, job_id, &counted.end).await?;
+                        }
+                    }
                     Some(Cancelled::Refused(positions)) => {
                         let mut position = 0;
                         rest.retain(|_| {

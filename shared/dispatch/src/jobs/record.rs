@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::{Dispatch, DispatchError, claim::ClaimState};
 
 /// Larger inputs of a node lie in the payload bucket.
-const NODE_INPUT_BYTES: usize = 50_000;
+const NODE_INPUT_BYTES: usize = 30_000;
 
 /// What is kept of a job outlives its events by this: one that waits for somebody must not lose its tasks meanwhile.
 const KEPT_LONGER_SECONDS: u64 = 365 * 24 * 60 * 60;
@@ -142,6 +142,12 @@ pub(crate) enum Outcome {
 }
 
 impl JobNode {
+    /// About how many bytes it takes.
+    pub(crate) fn size(&self) -> usize {
+        let parents: usize = self.depends_on.iter().map(String::len).sum();
+        self.name.len() + parents + self.input.as_ref().map_or(0, String::len) + 300
+    }
+
     pub(crate) fn row(&self, tenant: &str, job_id: &str) -> Result<Item, StoreError> {
         item(&keys::job_node(tenant, job_id, &self.task_id), self)
     }
@@ -164,8 +170,8 @@ impl Dispatch {
         let (input, input_key) = match json.len() {
             ..=NODE_INPUT_BYTES => (Some(json), None),
             _ => {
-                let key =
-                    format!("tasks/{}-{}.json", event.event_id, crate::parked::digest(&[&task.task_id]));
+                // A name of its own: ids of events and tasks are the tenants', and two may have the same.
+                let key = format!("tasks/{}-node.json", self.new_event_id());
                 self.payloads.put(&key, json.into_bytes()).await?;
                 (None, Some(key))
             }

@@ -37,11 +37,18 @@ impl Dispatch {
             let mut tasks: BTreeMap<String, u32> = BTreeMap::new();
             for end in &failed {
                 // One that is running again has a record of the next generation.
-                let next =
-                    keys::task_record(&tenant, &format!("{job_id}:{}", end.task_id), end.generation + 1);
+                let next = keys::task_record(
+                    &tenant,
+                    &format!("{job_id}:{}", end.task_id),
+                    end.generation.saturating_add(1),
+                );
                 if self.control.get::<serde_json::Value>(&next).await?.is_none() {
-                    tasks.insert(end.task_id.to_string(), end.generation + 1);
+                    tasks.insert(end.task_id.to_string(), end.generation.saturating_add(1));
                 }
+            }
+            if tasks.is_empty() && !failed.is_empty() {
+                let reason = format!("the failed tasks of the job `{job_id}` have been started again");
+                return Err(DispatchError::Refused(reason));
             }
             if tasks.is_empty() {
                 let state = job.state();
@@ -110,8 +117,9 @@ impl Dispatch {
         let ready = nodes.into_iter().filter_map(|node| {
             let generation = *resumed.tasks.get(node.task_id.as_str())?;
             let failed = ends.iter().find(|end| end.task_id == node.task_id)?;
-            let is_next =
-                failed.outcome == Outcome::Failed && failed.counted && failed.generation + 1 == generation;
+            let is_next = failed.outcome == Outcome::Failed
+                && failed.counted
+                && failed.generation.checked_add(1) == Some(generation);
             is_next.then_some(Ready { node, generation })
         });
         Box::pin(self.start_tasks(&job_id, ready.collect(), event)).await?;

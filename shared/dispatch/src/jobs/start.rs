@@ -1,31 +1,35 @@
 //! Starting tasks of a job: the record of each is put if there is none, with what it will send inside, and the
 //! job counts it as active in the same transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use futures::future::try_join_all;
-use ledgerline_event::{Event, Name, dag::task_entity, overflow};
-use ledgerline_ledger::{Emitter, StoreError, control::keys};
-use serde_json::{Map, Value};
+use ledgerline_event::{
+    Event, Name,
+    catalogue::{ErrorCategory, FailureSource, TaskFailed, TaskPending},
+    dag::task_entity,
+};
+use ledgerline_ledger::{
+    Emitter, Fault, StoreError,
+    control::{Item, item, keys},
+};
+use serde_json::Value;
 
 use super::{
     outcome::{Cancelled, built, busy, cancelled},
-    record::{JobNode, Outcome},
+    output::Outputs,
+    record::JobNode,
 };
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
     conditional::number,
-    tasks::{TaskStart, WithClaim, new_record},
+    tasks::{TaskRecord, TaskStart, WithClaim, new_record, seal},
 };
 
 /// Starts of one transaction…
 const AT_ONCE: usize = 40;
 /// …and their bytes: DynamoDB takes 4 MB.
 const MAX_BYTES: usize = 2_000_000;
-/// Outputs that are fetched at the same time.
-const FETCHED_AT_ONCE: usize = 16;
 
 /// A task that nothing keeps from starting.
 #[derive(Clone, Debug)]
@@ -37,7 +41,7 @@ pub(crate) struct Ready {
 /// A start, ready to be claimed.
 struct Planned {
     intent: Intent,
-    row: ledgerline_ledger::control::Item,
+    row: Item,
     claim_id: Option<Name>,
 }
 
@@ -50,43 +54,57 @@ impl Dispatch {
         cause: &Event,
     ) -> Result<(), DispatchError> {
         let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
-        let mut ready = ready.into_iter().peekable();
-        while ready.peek().is_some() {
-            let some: Vec<Ready> = ready.by_ref().take(AT_ONCE).collect();
-            let outputs = self.outputs(&cause.tenant_id, job_id, &some).await?;
-            let plans = some.iter().map(|ready| self.plan_start(&emitter, job_id, ready, &outputs, cause));
-            let plans = try_join_all(plans).await?;
+        for some in ready.chunks(AT_ONCE) {
+            let mut outputs = self.outputs_for(&cause.tenant_id, job_id, some).await?;
             let mut bytes = 0;
             let mut batch: Vec<(Planned, bool)> = Vec::new();
-            for (planned, ready) in plans.into_iter().zip(&some) {
-                let size = planned.intent.effects.size();
-                if bytes + size > MAX_BYTES && !batch.is_empty() {
+            for ready in some {
+                let planned = Box::pin(self.plan_start(&emitter, job_id, ready, &mut outputs, cause)).await?;
+                bytes += planned.intent.effects.size();
+                batch.push((planned, ready.generation > 1));
+                if bytes > MAX_BYTES {
                     self.start_together(&cause.tenant_id, job_id, std::mem::take(&mut batch)).await?;
                     bytes = 0;
                 }
-                bytes += size;
-                batch.push((planned, ready.generation > 1));
             }
             self.start_together(&cause.tenant_id, job_id, batch).await?;
         }
         Ok(())
     }
 
+    /// Plans a start. One that can never be made becomes a task that has failed: the job says so, and a resume tries
+    /// again; the others are not held up by it.
     async fn plan_start(
         &self,
         emitter: &Emitter,
         job_id: &Name,
         ready: &Ready,
-        outputs: &BTreeMap<String, Value>,
+        outputs: &mut Outputs,
+        cause: &Event,
+    ) -> Result<Planned, DispatchError> {
+        match self.plan_sound_start(emitter, job_id, ready, outputs, cause).await {
+            Err(DispatchError::Invalid(invalid)) => {
+                self.plan_failed_start(emitter, job_id, ready, cause, invalid.to_string()).await
+            }
+            Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => {
+                self.plan_failed_start(emitter, job_id, ready, cause, error.to_string()).await
+            }
+            other => other,
+        }
+    }
+
+    async fn plan_sound_start(
+        &self,
+        emitter: &Emitter,
+        job_id: &Name,
+        ready: &Ready,
+        outputs: &mut Outputs,
         cause: &Event,
     ) -> Result<Planned, DispatchError> {
         let Ready { node, generation } = ready;
         let mut input = self.node_input(node).await?;
         if !node.depends_on.is_empty() {
-            let output = |parent: &String| {
-                (parent.clone(), outputs.get(parent.as_str()).cloned().unwrap_or(Value::Null))
-            };
-            let given: Map<String, Value> = node.depends_on.iter().map(output).collect();
+            let given = self.given_by(&cause.tenant_id, &node.depends_on, outputs).await?;
             input.insert("dependencyOutputs".into(), Value::Object(given));
         }
         let request_id = task_entity(job_id, &node.task_id)?;
@@ -101,13 +119,55 @@ impl Dispatch {
             max_attempts: node.max_attempts,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
-        let key = keys::task_record(&cause.tenant_id, &request_id, *generation);
+        let record = new_record(&message, None, self.now())?;
+        self.planned(cause, request_id, *generation, effects, record).await
+    }
+
+    async fn plan_failed_start(
+        &self,
+        emitter: &Emitter,
+        job_id: &Name,
+        ready: &Ready,
+        cause: &Event,
+        reason: String,
+    ) -> Result<Planned, DispatchError> {
+        let Ready { node, generation } = ready;
+        let request_id = task_entity(job_id, &node.task_id)?;
+        let emitter = emitter.within(|origin| origin.context.generation = Some(*generation));
+        let pending = TaskPending {
+            request_id: request_id.to_string(),
+            job_id: Some(job_id.to_string()),
+            name: node.name.clone(),
+            depends_on: Some(node.depends_on.clone()),
+        };
+        let failed = TaskFailed {
+            request_id: request_id.to_string(),
+            job_id: Some(job_id.to_string()),
+            error: format!("it cannot be started: {reason}"),
+            error_category: ErrorCategory::Validation,
+            retry_count: 0,
+            source: FailureSource::Worker,
+        };
+        let pending = seal(&emitter, &request_id, pending).await?;
+        let failed = seal(&emitter, &request_id, failed).await?;
+        let record = TaskRecord::failed_at_once(failed.event_id().clone(), self.now());
+        let effects = Effects { events: vec![pending, failed], ..Effects::default() };
+        self.planned(cause, request_id, *generation, effects, record).await
+    }
+
+    async fn planned(
+        &self,
+        cause: &Event,
+        request_id: Name,
+        generation: u32,
+        effects: Effects,
+        mut record: TaskRecord,
+    ) -> Result<Planned, DispatchError> {
+        record.in_job = true;
+        let key = keys::task_record(&cause.tenant_id, &request_id, generation);
         let intent = Intent { key, effects, started: Some(request_id), ttl: cause.ttl };
         let claim = self.pending(&intent).await?;
-        let mut record = new_record(&message, None, self.now())?;
-        record.in_job = true;
-        let row =
-            ledgerline_ledger::control::item(&intent.key, &WithClaim { record: &record, claim: &claim })?;
+        let row = item(&intent.key, &WithClaim { record: &record, claim: &claim })?;
         Ok(Planned { intent, row, claim_id: claim.claim_id })
     }
 
@@ -172,39 +232,5 @@ impl Dispatch {
             starts.iter().map(|(planned, _)| self.finish(&planned.intent.key, planned.claim_id.as_deref()));
         try_join_all(finish).await?;
         Ok(())
-    }
-
-    /// What the parents of some tasks have put out.
-    async fn outputs(
-        &self,
-        tenant: &Name,
-        job_id: &Name,
-        ready: &[Ready],
-    ) -> Result<BTreeMap<String, Value>, DispatchError> {
-        let parents: BTreeSet<&str> =
-            ready.iter().flat_map(|ready| ready.node.depends_on.iter().map(String::as_str)).collect();
-        if parents.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let ends = self.ends(tenant, job_id, parents).await?;
-        let completed: Vec<_> = ends.into_iter().filter(|end| end.outcome == Outcome::Completed).collect();
-        let mut outputs = BTreeMap::new();
-        for some in completed.chunks(FETCHED_AT_ONCE) {
-            let fetched = try_join_all(some.iter().map(|end| self.output(tenant, &end.event_sk))).await?;
-            outputs.extend(some.iter().map(|end| end.task_id.to_string()).zip(fetched));
-        }
-        Ok(outputs)
-    }
-
-    async fn output(&self, tenant: &Name, event_sk: &str) -> Result<Value, DispatchError> {
-        let unreadable =
-            |what: &str| StoreError::unreadable("reading an output", format!("{event_sk} {what}"));
-        let event = self.timeline.stored_at(tenant, event_sk).await?;
-        let mut event = event.ok_or_else(|| unreadable("is gone"))?;
-        self.timeline.restore(&mut event).await?;
-        if overflow::marker(&event.properties).is_some() {
-            return Err(unreadable("has lost what overflowed to S3").into());
-        }
-        Ok(event.properties.remove("output").unwrap_or(Value::Null))
     }
 }

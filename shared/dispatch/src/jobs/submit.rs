@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{
     outcome::{Cancelled, built, busy, cancelled},
-    record::JobRecord,
+    record::{JobNode, JobRecord},
 };
 use crate::{
     Dispatch, DispatchError,
@@ -25,6 +25,8 @@ use crate::{
 
 /// Tasks that are added together: one transaction takes a hundred writes.
 const ADDED_AT_ONCE: usize = 90;
+/// The bytes of it: a transaction takes 4 MB.
+const ADDED_BYTES: usize = 3_000_000;
 /// Tasks that a job may have in all.
 const TOTAL_MAX: u32 = 10_000;
 
@@ -42,7 +44,11 @@ pub struct JobSubmission {
 
 /// One task of it. Unlike what is read from the ledger, it has no fields that nobody knows.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a task, as {taskId, name, dependsOn?, input?}"
+)]
 #[allow(missing_docs)]
 pub struct SubmittedJobTask {
     pub task_id: String,
@@ -187,6 +193,13 @@ impl Dispatch {
             let emitter = emitter.within(|origin| origin.app = job.app_name.clone());
             let event = emitter.catalogued(job_id, added).build_plain()?;
             let nodes = try_join_all(tasks.iter().map(|task| self.new_node(task, &event))).await?;
+            let size: usize = nodes.iter().map(JobNode::size).sum();
+            if size > ADDED_BYTES {
+                let reason = format!(
+                    "have {size} bytes; at most {ADDED_BYTES} are added at once: add the rest after that"
+                );
+                return Err(Invalid::new("tasks", reason).into());
+            }
             let key = keys::job_addition(&tenant, job_id, &event.event_id);
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             let claim =

@@ -2,7 +2,7 @@
 //! written into the record on condition of the attempt, and only then sent.
 
 use ledgerline_event::{
-    Event, Name,
+    Event, MAX_AHEAD_MS, Millis, Name,
     catalogue::{ErrorCategory, FailureSource, Signal, TaskCompleted, TaskFailed, TaskTimeout, Usage},
 };
 use ledgerline_ledger::{
@@ -190,6 +190,9 @@ impl Dispatch {
         let key = keys::task_record(&event.tenant_id, &event.entity_id, generation);
         let is_it = |record: &TaskRecord| record.end_event.as_ref() == Some(&event.event_id);
         let record: Option<TaskRecord> = self.control.get(&key).await?;
+        if record.is_none() && !self.may_begin(event, generation).await? {
+            return Ok(None);
+        }
         match record {
             Some(record) if record.end_event.is_some() && !is_it(&record) => return Ok(None),
             // Whoever submitted it did not know how long events are kept.
@@ -218,15 +221,37 @@ impl Dispatch {
         })
     }
 
-    /// The generation that an event belongs to: the one it names, or the newest that had begun by then.
+    /// Whether a task that has no record of this generation may have one: only if it has none at all, and then it is the
+    /// first. A generation that nobody opened is somebody's invention.
+    async fn may_begin(&self, event: &Event, generation: u32) -> Result<bool, DispatchError> {
+        Ok(generation == 1 || {
+            let known = self.generations(&event.tenant_id, &event.entity_id).await?;
+            known.is_empty() && generation > 0
+        })
+    }
+
+    /// The generation that a terminal event belongs to: the one it names, or the newest that had begun by then.
     pub(crate) async fn generation_of(&self, event: &Event) -> Result<u32, DispatchError> {
         if let Some(generation) = event.context.generation {
-            return Ok(generation.max(1));
+            return Ok(generation);
         }
         let records = self.generations(&event.tenant_id, &event.entity_id).await?;
-        let begun = |record: &TaskRecord| record.created_at.is_none_or(|at| at <= event.timestamp);
-        let newest = records.iter().rev().find(|(_, record)| begun(record)).or(records.first());
-        Ok(newest.map_or(1, |(generation, _)| *generation))
+        // Clocks differ, by no more than an event may be ahead.
+        let latest = event.timestamp.plus(MAX_AHEAD_MS);
+        let begun = |record: &TaskRecord, by: Millis| record.created_at.is_none_or(|at| at <= by);
+        let by_time = records.iter().rev().find(|(_, record)| begun(record, event.timestamp));
+        let by_time = by_time.or(records.first());
+        let ended_otherwise =
+            |record: &TaskRecord| record.end_event.as_ref().is_some_and(|end| *end != event.event_id);
+        let chosen = match by_time {
+            Some((_, record)) if ended_otherwise(record) => {
+                let open =
+                    records.last().filter(|(_, record)| !ended_otherwise(record) && begun(record, latest));
+                open.or(by_time)
+            }
+            other => other,
+        };
+        Ok(chosen.map_or(1, |(generation, _)| *generation))
     }
 
     /// The records of a task, by generation.

@@ -81,7 +81,12 @@ const fn first_generation() -> u32 {
 impl TaskMessage {
     /// Reads the body of a message; the error names the field.
     pub fn parse(body: &str) -> Result<Self, Invalid> {
-        serde_json::from_str(body).map_err(|error| Invalid::new("message", error.to_string()))
+        let message: Self =
+            serde_json::from_str(body).map_err(|error| Invalid::new("message", error.to_string()))?;
+        match message.generation {
+            0 => Err(Invalid::new("message", "generation: is 0; the first one is 1")),
+            _ => Ok(message),
+        }
     }
 
     /// The same message as a queue takes it: two characters have to be escaped there.
@@ -179,7 +184,7 @@ impl Dispatch {
 }
 
 /// An event about a task, fixed byte for byte.
-pub(super) async fn seal<P: Catalogued + Send + Sync>(
+pub(crate) async fn seal<P: Catalogued + Send + Sync>(
     emitter: &Emitter,
     request_id: &Name,
     properties: P,

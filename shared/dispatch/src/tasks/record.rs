@@ -88,6 +88,11 @@ impl TaskRecord {
         self.claim_state == Some(ClaimState::Pending)
     }
 
+    /// A record of a task that could not even be started.
+    pub(crate) fn failed_at_once(end_event: Name, now: Millis) -> Self {
+        Self { phase: Phase::Ended, end_event: Some(end_event), created_at: Some(now), ..Self::default() }
+    }
+
     /// The message as far as it is kept.
     pub(crate) fn keep_message(&mut self, body: &str) {
         self.message = (body.len() <= KEPT_MESSAGE_BYTES).then(|| body.to_owned());

@@ -1,6 +1,9 @@
 //! Submitting a task: its event and its message come from one claim, so they cannot come apart.
 
-use ledgerline_event::{Invalid, Kind, Millis, Name, check_limits, dag::bare_id};
+use ledgerline_event::{
+    Invalid, Kind, Millis, Name, check_limits,
+    dag::{bare_id, check_task_name},
+};
 use ledgerline_ledger::{Emitter, control::keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -48,9 +51,7 @@ impl Dispatch {
         submission: TaskSubmission,
     ) -> Result<SubmittedTask, DispatchError> {
         check_limits(submission.timeout_ms, submission.max_attempts)?;
-        if submission.name.trim().is_empty() {
-            return Err(Invalid::new("name", "is empty, so no worker could run it").into());
-        }
+        check_task_name(&submission.name)?;
         let request_id = match &submission.request_id {
             None => emitter.new_id(Kind::Task),
             Some(id) => bare_id("requestId", id.as_str())?,

@@ -17,7 +17,7 @@ use super::{Progress, VerifyProgress};
 use crate::{
     Dispatch, DispatchError,
     conditional::text,
-    jobs::{Outcome, job_of, outcome_of},
+    jobs::{Outcome, outcome_of, says_job},
 };
 
 /// Events of one read.
@@ -127,7 +127,7 @@ impl TaskFold {
                 outcome,
                 // Generations count from 1: a sender's 0 names none.
                 generation: event.context.generation.filter(|generation| *generation > 0),
-                in_job: job_of(event).is_some(),
+                in_job: says_job(event),
                 settled,
             });
         }

@@ -197,6 +197,14 @@ pub fn job_addition(tenant: &str, job_id: &str, event_id: &str) -> ControlKey {
     key(job_partition(tenant, job_id), format!("ADDED#{event_id}"))
 }
 
+/// How the marks of additions begin that came before their job.
+pub const EARLY_ADDITIONS: &str = "EARLY#";
+
+/// The mark of an addition that came before its job.
+pub fn early_addition(tenant: &str, job_id: &str, event_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("{EARLY_ADDITIONS}{event_id}"))
+}
+
 /// The claim of telling that a generation of a task of a job failed.
 pub fn job_failure_claim(tenant: &str, job_id: &str, task_id: &str, generation: u32) -> ControlKey {
     key(format!("CLAIM#{tenant}#JOB#{job_id}"), format!("FAILURE#{task_id}#{generation:06}"))
