@@ -28,7 +28,13 @@ pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> an
     let verified = verified?;
     match output.is_json() {
         true => {
-            verified.differences.iter().try_for_each(|difference| output.json_line(difference))?;
+            for difference in &verified.differences {
+                let mut line = serde_json::to_value(difference)?;
+                if difference.standing == Standing::Fault {
+                    line["advice"] = json!(difference.difference.advice());
+                }
+                output.json_line(&line)?;
+            }
             output.json_line(&json!({
                 "tasks": verified.tasks,
                 "jobs": verified.jobs,

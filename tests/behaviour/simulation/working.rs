@@ -446,6 +446,7 @@ async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Dispatch) {
     let mut told = BTreeMap::new();
     let mut histories: BTreeMap<String, TaskHistory> = BTreeMap::new();
     let (mut completions, mut failures) = (0, BTreeMap::new());
+    let mut setbacks = BTreeSet::new();
     for row in rows_of(&store.clients, &store.names.events_table, TENANT).await {
         let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(row).unwrap();
         let run = (event.entity_id.to_string(), event.context.generation.unwrap_or(1));
@@ -455,6 +456,7 @@ async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Dispatch) {
         match &*event.event_type {
             "Task Pending" => pending.entry(run).or_default().push(event),
             "Task Completed" | "Task Failed" | "Task Timeout" => ends.entry(run).or_default().push(event),
+            "Task Processing Failed" => drop(setbacks.insert((run, event.context.attempt.unwrap()))),
             "Job Completed" => completions += 1,
             "Job Failure Detected" => {
                 let task = event.properties["failedTaskId"].as_str().unwrap().to_owned();
@@ -475,6 +477,11 @@ async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Dispatch) {
         let key = keys::task_record(TENANT, &run.0, run.1);
         let record: Value = store.control().get(&key).await.unwrap().unwrap();
         assert_eq!(record["attempt"].as_u64(), events[0].context.attempt.map(u64::from), "{run:?}");
+        // Whoever let go of it because of an error has said so, or somebody has for them.
+        if let Some(attempt) = record["failedAttempt"].as_u64() {
+            let attempt = u32::try_from(attempt).unwrap();
+            assert!(setbacks.contains(&(run.clone(), attempt)), "attempt {attempt} of {run:?} is not told");
+        }
         assert!(record["counted"].as_u64() <= Some(u64::from(ATTEMPTS)), "{run:?} was tried too often");
         if &*events[0].event_type != "Task Completed" {
             let task = run.0.split_once(':').unwrap().1.to_owned();
@@ -512,6 +519,9 @@ async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Dispatch) {
     for row in scan(&store.clients, &store.names.control_table).await {
         check_row(&row);
     }
+    // Records, counts, marks and rows are what the ledger says.
+    let verified = Box::pin(dispatch.verify(&name(TENANT), false, &mut |_| {})).await.unwrap();
+    assert!(verified.differences.is_empty(), "{:?}", verified.differences);
     let listed = dispatch.tasks(&name(TENANT), Some(TaskState::Completed), 100, None).await.unwrap();
     assert_eq!(listed.items.len(), job.tasks.len());
 }

@@ -49,6 +49,7 @@ async fn an_operator_compares_and_rebuilds() {
     assert_eq!(said.len(), 2);
     assert_eq!((&said[0]["entityId"], &said[0]["difference"]), (&json!("a"), &json!("row-in-wrong-list")));
     assert_eq!((&said[0]["standing"], &said[1]["faults"]), (&json!("fault"), &json!(1)));
+    assert!(said[0]["advice"].as_str().unwrap().contains("verify --rebuild"), "{said:?}");
 
     let rebuilt = out(&run(&world, &["verify", "--rebuild"]));
     assert!(rebuilt.contains("  rebuilt  "), "{rebuilt}");

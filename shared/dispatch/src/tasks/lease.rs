@@ -173,7 +173,13 @@ impl Dispatch {
         let claim = self.pending(&intent).await?;
         loop {
             let update = self
-                .let_go(lease, &format!("lastError = :error, lastCategory = :category, {}", Claim::SET))
+                .let_go(
+                    lease,
+                    &format!(
+                        "failedAttempt = :attempt, lastError = :error, lastCategory = :category, {}",
+                        Claim::SET
+                    ),
+                )
                 .expression_attribute_names("#state", "state")
                 .expression_attribute_values(":error", text(&shortened(error)))
                 .expression_attribute_values(":category", text(category.as_str()));
