@@ -440,3 +440,23 @@ async fn characters_that_a_queue_does_not_take_travel_in_events_too() {
     let held = ledger.take_all().await;
     assert_eq!(held[0].lease.message.input.as_ref().unwrap()["dependencyOutputs"]["a"], odd);
 }
+
+#[tokio::test]
+async fn a_second_end_of_a_task_drives_nothing() {
+    let ledger = Ledger::start().await;
+    let tasks = json!([{"taskId": "a", "name": "x"}, {"taskId": "open", "name": "x"}]);
+    ledger.submit_job("t", "job-1", tasks).await;
+    ledger.settle("t").await;
+    let held = ledger.take_all().await;
+    ledger.complete(&held[0], json!(1)).await;
+    ledger.settle("t").await;
+    let failed = json!({
+        "requestId": "job-1:a", "jobId": "job-1", "error": "late", "errorCategory": "auth", "retryCount": 1, "source": "worker",
+    });
+    let emitter = ledger.emitter("t");
+    emitter.event("Task Failed").entity("TASK", "job-1:a").properties(failed).emit().await.unwrap();
+    ledger.settle("t").await;
+    assert!(ledger.events("t", "Job Failure Detected").await.is_empty());
+    let job = ledger.job("t", "job-1").await;
+    assert_eq!((job.job.job.done, job.job.job.failed, job.job.job.active), (1, 0, 1));
+}

@@ -106,7 +106,7 @@ async fn bad_input_is_answered_with_the_place() {
         (workflows, workflow("colour", json!("red")), "unknown field `colour`"),
         (
             workflows,
-            json!({"workflowType": "w", "kind": "job", "tasks": [{"taskId": "a", "name": "x".repeat(600_000)}]}),
+            json!({"workflowType": "w", "kind": "job", "tasks": [{"taskId": "a", "name": "n", "input": {"x": "x".repeat(600_000)}}]}),
             "tasks: is too long",
         ),
         (

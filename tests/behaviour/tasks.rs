@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::{
-    ledger::Ledger,
+    ledger::{Ledger, another_process},
     shift::EXTENSION,
     world::{event, name},
 };
@@ -284,4 +284,43 @@ async fn a_terminal_event_of_somebody_else_ends_the_task_if_nothing_else_has() {
     ledger.settle("t").await;
     assert!(matches!(ledger.take(received, "worker-1").await, Err(Taken::Ended)));
     assert_eq!(ledger.dispatch.task(&name("t"), "req-1").await.unwrap().state, TaskState::Completed);
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_else_has_folded_further_is_not_overwritten() {
+    let (put, first) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicBool::new(true)));
+    let held = put.clone();
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let (held, first) = (held.clone(), first.clone());
+        Box::pin(async move {
+            let folds =
+                call.operation == "PutItem" && String::from_utf8_lossy(&call.body).contains("\"SUMMARY\"");
+            // The put of a row, held until somebody else has put another.
+            if folds && moment == Moment::Before && first.swap(false, Ordering::SeqCst) {
+                drop(held.acquire().await);
+            }
+            Verdict::Proceed
+        })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    ledger.deliver().await;
+    let other = another_process(&ledger).await;
+    let (tenant, jobs) = (name("t"), name("jobs"));
+    let sleeper = ledger.dispatch.drain(&tenant, &jobs, None);
+    let awake = async {
+        // The lease of the one who sleeps is over, and the task has ended.
+        while ledger.store.embedded.requests().keys().all(|(_, operation)| operation != "BatchGetItem") {
+            tokio::task::yield_now().await;
+        }
+        ledger.advance(120_000);
+        let task = ledger.take_all().await;
+        ledger.complete(&task[0], json!(1)).await;
+        ledger.deliver().await;
+        other.drain(&tenant, &jobs, None).await.unwrap();
+        put.add_permits(1);
+    };
+    let (slept, ()) = tokio::join!(sleeper, awake);
+    slept.unwrap();
+    assert_eq!(ledger.dispatch.task(&tenant, "req-1").await.unwrap().state, TaskState::Completed);
 }
