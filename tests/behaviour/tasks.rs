@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use ledgerline_dispatch::{Buried, EndAnswer, Taken, TaskEnd, TaskMessage};
@@ -288,15 +288,15 @@ async fn a_terminal_event_of_somebody_else_ends_the_task_if_nothing_else_has() {
 
 #[tokio::test]
 async fn a_row_that_somebody_else_has_folded_further_is_not_overwritten() {
-    let (put, first) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicBool::new(true)));
-    let held = put.clone();
+    let (put, puts) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, counted) = (put.clone(), puts.clone());
     let hook: Hook = Arc::new(move |call: Call, moment| {
-        let (held, first) = (held.clone(), first.clone());
+        let (held, counted) = (held.clone(), counted.clone());
         Box::pin(async move {
             let folds =
                 call.operation == "PutItem" && String::from_utf8_lossy(&call.body).contains("\"SUMMARY\"");
-            // The put of a row, held until somebody else has put another.
-            if folds && moment == Moment::Before && first.swap(false, Ordering::SeqCst) {
+            // The second put of the row is held until somebody else has put a third.
+            if folds && moment == Moment::Before && counted.fetch_add(1, Ordering::SeqCst) == 1 {
                 drop(held.acquire().await);
             }
             Verdict::Proceed
@@ -304,17 +304,27 @@ async fn a_row_that_somebody_else_has_folded_further_is_not_overwritten() {
     });
     let ledger = Ledger::with(Some(hook)).await;
     ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    ledger.settle("t").await;
+    let task = ledger.take_all().await;
+    let emitter = ledger.dispatch.task_emitter(&task[0].lease);
+    let started = json!({"requestId": "req-1", "effectiveUntil": 1, "workerId": "w", "processId": 1});
+    emitter
+        .event("Task Processing Started")
+        .entity("TASK", "req-1")
+        .properties(started)
+        .emit()
+        .await
+        .unwrap();
     ledger.deliver().await;
     let other = another_process(&ledger).await;
     let (tenant, jobs) = (name("t"), name("jobs"));
     let sleeper = ledger.dispatch.drain(&tenant, &jobs, None);
     let awake = async {
-        // The lease of the one who sleeps is over, and the task has ended.
-        while ledger.store.embedded.requests().keys().all(|(_, operation)| operation != "BatchGetItem") {
+        while puts.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
         }
+        // The lease of the one who sleeps is over, and the task has ended.
         ledger.advance(120_000);
-        let task = ledger.take_all().await;
         ledger.complete(&task[0], json!(1)).await;
         ledger.deliver().await;
         other.drain(&tenant, &jobs, None).await.unwrap();

@@ -145,7 +145,8 @@ impl Dispatch {
         let Ending { key, event, condition, also, values } = ending;
         let event_id = event.event_id().clone();
         let effects = Effects { events: vec![event], ..Effects::default() };
-        let claim = self.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
+        let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
+        let claim = self.pending(&intent).await?;
         loop {
             let update = self
                 .control
@@ -164,7 +165,11 @@ impl Dispatch {
             let update =
                 values.fold(update, |update, (name, value)| update.expression_attribute_values(name, value));
             match conditionally::<TaskRecord>(update).await? {
-                Answer::Done(_) => break,
+                Answer::Done(_) => {
+                    self.send(intent.effects).await?;
+                    self.finish(&key, claim.claim_id.as_deref()).await?;
+                    return Ok(Ok(()));
+                }
                 // Ours, and only the answer was lost.
                 Answer::Refused(Some(record)) if record.end_event.as_ref() == Some(&event_id) => break,
                 // Something that it claimed before has not been sent: that comes first.
