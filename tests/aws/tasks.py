@@ -37,7 +37,7 @@ def the_functions_around_tasks_are_wired(stack, slack):
     assert source["EventSourceArn"].endswith(f":{stack.stage}-tasks-dlq"), source
     assert (source["BatchSize"], source["FunctionResponseTypes"]) == (10, ["ReportBatchItemFailures"]), source
     queue = stack.queue(stack.outputs["TaskQueueUrl"])
-    assert int(json.loads(queue["RedrivePolicy"])["maxReceiveCount"]) == 500, queue
+    assert int(json.loads(queue["RedrivePolicy"])["maxReceiveCount"]) == 1000, queue
     assert int(queue["VisibilityTimeout"]) == 60, queue
     rule = stack.bridge.describe_rule(Name=f"{stack.stage}-health-check")
     assert (rule["ScheduleExpression"], rule["State"]) == ("cron(0/1 * * * ? *)", "ENABLED"), rule

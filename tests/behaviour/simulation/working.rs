@@ -124,7 +124,7 @@ struct Worker {
     dead_letters: String,
     natures: Rc<BTreeMap<String, Nature>>,
     ran: Rc<RefCell<Vec<Ran>>>,
-    holds: Rc<RefCell<BTreeMap<(String, u32), Millis>>>,
+    holds: Rc<RefCell<BTreeMap<(String, u32), (u32, Millis)>>>,
     random: Rng,
 }
 
@@ -177,13 +177,29 @@ impl Worker {
         }
     }
 
+    fn renewed(&self, run: &(String, u32), lease: &TaskLease) {
+        if let Some(held) =
+            self.holds.borrow_mut().get_mut(run).filter(|(attempt, _)| *attempt == lease.attempt)
+        {
+            held.1 = lease.until;
+        }
+    }
+
+    fn lets_go(&self, run: &(String, u32), lease: &TaskLease) {
+        self.holds.borrow_mut().retain(|other, (attempt, _)| other != run || *attempt != lease.attempt);
+    }
+
     /// Whether the message is of no more use.
     async fn run(&mut self, mut lease: TaskLease, body: &str) -> Result<bool, DispatchError> {
         let message = lease.message.clone();
-        // Whoever had it before has let it go, or their lease is over.
+        // Whoever had it before has let it go, or their lease is over. Some hear late that they had it.
         let run = (message.request_id.to_string(), message.generation);
-        let before = self.holds.borrow_mut().insert(run.clone(), lease.until);
-        assert!(before.is_none_or(|until| until <= lease.taken_at), "{run:?} is taken from its holder");
+        let before = self.holds.borrow().get(&run).copied();
+        if before.is_none_or(|(attempt, _)| attempt < lease.attempt) {
+            let is_over = before.is_none_or(|(_, until)| until <= lease.taken_at);
+            assert!(is_over, "{run:?} is taken from its holder");
+            self.holds.borrow_mut().insert(run.clone(), (lease.attempt, lease.until));
+        }
         let ran = Ran {
             request_id: message.request_id.to_string(),
             generation: message.generation,
@@ -196,7 +212,7 @@ impl Worker {
         let about = |kind: &str| emitter.event(kind).entity("TASK", message.request_id.as_str());
         let _ = about("Task Processing Started").properties(started).emit().await;
         if self.random.u8(..8) == 0 {
-            self.holds.borrow_mut().remove(&run);
+            self.lets_go(&run, &lease);
             self.dispatch.give_back(&lease).await?;
             return Ok(false);
         }
@@ -207,7 +223,7 @@ impl Worker {
                 if !self.dispatch.renew(&mut lease, EXTENSION).await? {
                     return Ok(false);
                 }
-                self.holds.borrow_mut().insert(run.clone(), lease.until);
+                self.renewed(&run, &lease);
             }
         }
         let nature = self.natures[message.task_id.as_deref().unwrap()];
@@ -217,7 +233,7 @@ impl Worker {
             Nature::Sound | Nature::Refused | Nature::Slow => false,
         };
         if passing {
-            self.holds.borrow_mut().remove(&run);
+            self.lets_go(&run, &lease);
             if !self.dispatch.retry_later(&lease, "ECONNRESET", ErrorCategory::Network).await? {
                 return Ok(false);
             }
@@ -268,7 +284,7 @@ async fn history(store: &Store, seed: u64) {
         |clock| Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), clock);
     let told: Rc<RefCell<Vec<Told>>> = Rc::default();
     let ran: Rc<RefCell<Vec<Ran>>> = Rc::default();
-    let holds: Rc<RefCell<BTreeMap<(String, u32), Millis>>> = Rc::default();
+    let holds: Rc<RefCell<BTreeMap<(String, u32), (u32, Millis)>>> = Rc::default();
     let mut waiting: Vec<Admitted> = Vec::new();
     let mut delivered: BTreeMap<String, Vec<Admitted>> = BTreeMap::new();
     let (mut submitted, mut added) = (false, plan.added.as_array().unwrap().is_empty());

@@ -140,15 +140,21 @@ impl Dispatch {
             .control
             .update(&lease.key())
             .update_expression("SET leaseUntil = :until")
-            .condition_expression("phase = :running AND attempt = :attempt")
+            // Never back: an earlier renewal may be on its way still, and come after this one.
+            .condition_expression("phase = :running AND attempt = :attempt AND leaseUntil <= :until")
             .expression_attribute_values(":until", number(until.get()))
             .expression_attribute_values(":running", text("running"))
             .expression_attribute_values(":attempt", number(lease.attempt.into()));
-        let mine = matches!(conditionally::<TaskRecord>(update).await?, Answer::Done(_));
-        if mine {
+        let held = match conditionally::<TaskRecord>(update).await? {
+            Answer::Done(record) => Some(record),
+            Answer::Refused(record) => {
+                record.filter(|record| record.phase == Phase::Running && record.attempt == lease.attempt)
+            }
+        };
+        if let Some(until) = held.as_ref().and_then(|record| record.lease_until) {
             lease.until = until;
         }
-        Ok(mine)
+        Ok(held.is_some())
     }
 
     /// Lets go of a task that failed for a passing reason, and says so in the ledger; `false` if it was not ours
