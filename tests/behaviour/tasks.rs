@@ -108,6 +108,47 @@ async fn a_start_that_is_finished_late_does_not_finish_the_end_that_came_in_betw
 }
 
 #[tokio::test]
+async fn a_renewal_that_comes_late_does_not_shorten_the_lease() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x"})).await;
+    let received = ledger.next_message().unwrap();
+    let mut held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
+    let mut earlier = held.lease.clone();
+    ledger.advance(10_000);
+    assert!(ledger.dispatch.renew(&mut held.lease, EXTENSION).await.unwrap());
+    // As a request would that was made before, for less, and arrives only now.
+    assert!(ledger.dispatch.renew(&mut earlier, EXTENSION / 60).await.unwrap());
+    assert_eq!(earlier.until, held.lease.until);
+    ledger.advance(60_000);
+    assert!(matches!(ledger.take(received, "worker-2").await, Err(Taken::Held { .. })));
+}
+
+#[tokio::test]
+async fn an_end_that_could_not_be_told_may_be_told_again_and_is_not_refused() {
+    let bus_is_down = Arc::new(AtomicBool::new(false));
+    let down = bus_is_down.clone();
+    let hook: Hook = Arc::new(move |call: Call, _| {
+        let fails = call.operation == "PutEvents" && down.load(Ordering::SeqCst);
+        Box::pin(async move {
+            match fails {
+                true => Verdict::Fail { status: 400, code: "ValidationException".into() },
+                false => Verdict::Proceed,
+            }
+        })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.submit_task("t", json!({"name": "x"})).await;
+    let held = ledger.take_all().await;
+    let end = || TaskEnd::Completed { output: json!(1), duration_ms: 1, exit_code: 0, usage: None };
+    bus_is_down.store(true, Ordering::SeqCst);
+    ledger.dispatch.end(&held[0].lease, end()).await.unwrap_err();
+    bus_is_down.store(false, Ordering::SeqCst);
+    assert_eq!(ledger.dispatch.end(&held[0].lease, end()).await.unwrap(), EndAnswer::Done);
+    assert_eq!(ledger.events("t", "Task Completed").await.len(), 1);
+    assert!(ledger.events("t", "Task End Refused").await.is_empty());
+}
+
+#[tokio::test]
 async fn a_task_that_always_fails_for_a_passing_reason_ends_on_the_dead_letter_queue() {
     let ledger = Ledger::start().await;
     ledger.submit_task("t", json!({"name": "x", "requestId": "req-1", "maxAttempts": 2})).await;
