@@ -1,6 +1,7 @@
 //! The command line.
 
 mod dispatching;
+mod runs;
 mod tasks;
 mod verify;
 mod worker;
@@ -13,6 +14,10 @@ use ledgerline_ledger::control::api_key::KeyScope;
 pub use dispatching::{
     AddSubscriptionArgs, AddWorkflowArgs, DrainArgs, DrainersArgs, KindArg, OnFailureArg, ParkedCommand,
     RewindArgs, SubscriptionsCommand, TestArgs, WorkflowsCommand,
+};
+pub use runs::{
+    AppendArgs, CancelRunArgs, HookCommand, RunCommand, RunEventsArgs, RunStateArg, RunsArgs, SendEventArgs,
+    SendToHookArgs, SentEventsArgs, ShowRunArgs, StartRunArgs,
 };
 pub use tasks::{
     AddToJobArgs, JobCommand, JobStateArg, JobsArgs, ResumeJobArgs, ShowJobArgs, SubmitArgs, TaskArgs,
@@ -31,6 +36,7 @@ pub use worker::WorkerArgs;
   ledgerline --local emit price.changed --entity ITEM/10472 --properties '{\"new\":1.48}'
   ledgerline --local events --follow            what happens, as it happens
   ledgerline --local submit pipeline.yaml --watch
+  ledgerline --local run start fulfil-order --input '{\"orderId\":\"o-1\"}' --watch
   ledgerline --local workflows add push_price --kind task
   ledgerline --local subscriptions add 'price.*' push_price
   ledgerline --stage prod doctor                what is reachable on AWS, what is missing
@@ -85,6 +91,18 @@ pub enum Command {
     Task(TaskArgs),
     /// List tasks
     Tasks(TasksArgs),
+    /// One run of a workflow: start it, show it, cancel it
+    #[command(subcommand)]
+    Run(RunCommand),
+    /// List runs
+    Runs(RunsArgs),
+    /// Where runs receive data from outside
+    #[command(subcommand)]
+    Hook(HookCommand),
+    /// Send an event to whichever runs wait for it
+    SendEvent(SendEventArgs),
+    /// List events that were sent to runs
+    SentEvents(SentEventsArgs),
     /// Emit an event
     Emit(EmitArgs),
     /// List events, newest first, or follow them

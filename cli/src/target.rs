@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
-    Clients, Emitter, Fault, Names, Payloads, Reader, StoreError, control::ControlTable, system_clock,
+    Clients, Emitter, Names, Payloads, Reader, control::ControlTable, parameter, system_clock,
     telemetry::Metrics,
 };
 
@@ -52,7 +52,7 @@ impl Target {
         let mut names = Names::of_stage(stage);
         // Bucket names are global, so the deployment publishes the one that it was given. `doctor` tells
         // what is missing, and most commands need no bucket.
-        let bucket = parameter(&clients, &names.payload_bucket_parameter).await;
+        let bucket = parameter(&clients.ssm, &names.payload_bucket_parameter).await;
         if let Some(bucket) = bucket.with_context(|| format!("stage {stage} on AWS does not answer"))? {
             names.payload_bucket = bucket;
         }
@@ -94,7 +94,8 @@ impl Target {
 
     /// What starts work, in this process. Alerts wait for the dispatcher, which may tell people.
     pub(crate) async fn dispatch(&self) -> anyhow::Result<Dispatch> {
-        let drainers = parameter(&self.clients, &self.names.drainers_parameter).await?.unwrap_or_default();
+        let drainers =
+            parameter(&self.clients.ssm, &self.names.drainers_parameter).await?.unwrap_or_default();
         let options = DispatchOptions {
             queues: QueueUrls::find(&self.clients.sqs, &self.names).await?,
             drainers: Drainers::parse(&drainers)?,
@@ -104,15 +105,5 @@ impl Target {
             clock: system_clock(),
         };
         Ok(Dispatch::new(&self.clients, &self.names, options)?)
-    }
-}
-
-/// An SSM parameter, if it is set.
-async fn parameter(clients: &Clients, name: &str) -> Result<Option<String>, StoreError> {
-    let answer = clients.ssm.get_parameter().name(name).with_decryption(true).send().await;
-    match answer.map_err(|error| StoreError::new("GetParameter", error)) {
-        Ok(found) => Ok(found.parameter.and_then(|parameter| parameter.value)),
-        Err(error) if error.fault == Fault::Missing => Ok(None),
-        Err(error) => Err(error),
     }
 }

@@ -33,8 +33,22 @@ impl Ledger {
     }
 
     pub(crate) async fn with(hook: Option<Hook>) -> Self {
-        let store = Store::start(hook).await;
+        Self::over(Store::start(hook).await, Arc::new(AtomicU64::new(BEGIN))).await
+    }
+
+    /// A ledger whose queues, too, go by the clock that the test moves.
+    pub(crate) async fn on_one_clock(hook: Option<Hook>) -> Self {
         let time = Arc::new(AtomicU64::new(BEGIN));
+        let own = time.clone();
+        let options = ledgerline_embedded::Options {
+            hook,
+            clock: Arc::new(move || own.load(Ordering::SeqCst)),
+            ..Default::default()
+        };
+        Self::over(Store::with(options).await, time).await
+    }
+
+    async fn over(store: Store, time: Arc<AtomicU64>) -> Self {
         let clock = clock_of(&time);
         let options = DispatchOptions {
             queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),

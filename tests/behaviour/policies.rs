@@ -89,21 +89,85 @@ fn collect_statements<'a>(value: &'a Value, into: &mut Vec<&'a Value>) {
     }
 }
 
+fn managed<'a>(template: &'a Value, name: &str) -> &'a Value {
+    let policies = resources(template, "AWS::IAM::ManagedPolicy");
+    policies.iter().find(|(id, _)| *id == name).unwrap_or_else(|| panic!("no policy is called {name}")).1
+}
+
+/// The only statement on the control table itself.
+fn on_control<'a>(statements: &[&'a Value]) -> &'a Value {
+    let found: Vec<_> = statements.iter().filter(|one| one["Resource"] == "ControlTable").collect();
+    let [only] = found[..] else { panic!("one statement: {found:?}") };
+    only
+}
+
+fn leading_keys(statement: &Value) -> Vec<&str> {
+    let keys = &statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"];
+    keys.as_sequence().unwrap().iter().map(text).collect()
+}
+
+/// Somebody's own code runs with it.
+#[test]
+fn a_runner_may_change_runs_and_what_they_start_and_sees_no_keys_cursors_or_subscriptions() {
+    let template = template();
+    let mut statements = Vec::new();
+    collect_statements(managed(&template, "RunnerPolicy"), &mut statements);
+    let patterns = leading_keys(on_control(&statements));
+    let allowed = |pk: &str| {
+        patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(beginning) => pk.starts_with(beginning),
+            None => pk == *pattern,
+        })
+    };
+    let needed = [
+        keys::run("t", "r").pk,
+        keys::run_entry("t", "r", 1).pk,
+        keys::run_timer("t", "r", "e").pk,
+        keys::run_awaits("t", "r", "TASK", "e").pk,
+        keys::waiters("t", "e", None),
+        keys::sent_events("t", "e", Some(1)),
+        keys::consumed_by("t", "e"),
+        keys::send_claim("t", "e").pk,
+        keys::hook("d").pk,
+        keys::named_hook("t", "token").pk,
+        keys::runnable("w").pk,
+        keys::task("t", "r"),
+        keys::job_partition("t", "j"),
+    ];
+    for pk in needed {
+        assert!(allowed(&pk), "{pk}");
+    }
+    let others = [
+        keys::api_key("k").pk,
+        keys::failures("t"),
+        keys::drains("t"),
+        keys::subscriptions("t"),
+        keys::workflow_types("t"),
+        keys::parked("t"),
+        keys::tenant("t").pk,
+        keys::marker("t", "k").pk,
+        keys::late_lane("t"),
+    ];
+    for pk in others {
+        assert!(!allowed(&pk), "{pk}");
+    }
+    let (_, role) = resources(&template, "AWS::IAM::Role")
+        .into_iter()
+        .find(|(id, _)| *id == "WorkflowRunnerRole")
+        .unwrap();
+    assert_eq!(role["ManagedPolicyArns"][0], "RunnerPolicy");
+    assert!(statements.iter().all(|statement| statement["Resource"] != "EventsTable"));
+}
+
 /// What a worker's machine may do is handed out more freely than anything else here.
 #[test]
 fn a_worker_may_hold_and_end_tasks_and_see_nothing_else_of_the_control_table() {
     let template = template();
-    let (_, policy) = resources(&template, "AWS::IAM::ManagedPolicy")[0];
     let mut statements = Vec::new();
-    collect_statements(policy, &mut statements);
-    let on_control: Vec<_> = statements
-        .iter()
-        .filter(|statement| statement["Resource"].as_str().is_some_and(|arn| arn.contains("ControlTable")))
-        .collect();
-    let [held] = on_control[..] else { panic!("one statement: {on_control:?}") };
+    collect_statements(managed(&template, "WorkerPolicy"), &mut statements);
+    let held = on_control(&statements);
     assert_eq!(actions(held), BTreeSet::from(["dynamodb:GetItem", "dynamodb:UpdateItem"]));
-    let keys = &held["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"];
-    assert_eq!(keys.as_sequence().unwrap()[..], [Value::from("TASK#*")]);
+    assert_eq!(leading_keys(held), ["TASK#*"]);
     assert!(keys::task("t", "r").starts_with("TASK#"));
     let tables: BTreeSet<&str> = statements
         .iter()

@@ -244,6 +244,28 @@ fn running_tasks_are_checked_as_often_and_by_the_same_thresholds_as_in_local_mod
 }
 
 #[test]
+fn runs_are_looked_for_as_often_as_in_local_mode_and_come_again_only_after_the_function_has_ended() {
+    let template = template();
+    let names = Names::of_stage("dev");
+    let wiring = wiring(&names);
+    let (_, runner) = function(&template, "workflow-runner");
+    assert_eq!(period(runner), wiring.runs_every);
+    let runs = wiring.queues.iter().find(|queue| queue.name == names.run_queue).unwrap();
+    let timeout = runner["Timeout"].as_u64().unwrap();
+    assert!(u64::from(runs.visibility_seconds) > timeout, "{} {timeout}", runs.visibility_seconds);
+    // The function sends to the queue that calls it, and Lambda would take that for a mistake.
+    assert_eq!(runner["RecursiveLoop"], "Allow");
+    let (_, dead_letters) = resources(&template, "AWS::SQS::Queue")
+        .into_iter()
+        .find(|(_, queue)| queue["QueueName"] == *names.dead_letter_queue)
+        .unwrap();
+    let senders = dead_letters["RedriveAllowPolicy"]["sourceQueueArns"].as_sequence().unwrap();
+    for queue in [&names.ingest_queue, &names.run_queue] {
+        assert!(senders.iter().any(|arn| text(arn).ends_with(&format!(":{queue}"))), "{queue}");
+    }
+}
+
+#[test]
 fn the_task_queue_hides_a_message_as_long_as_a_worker_does_and_gives_up_after_any_number_of_attempts() {
     let names = Names::of_stage("dev");
     let wiring = wiring(&names);
@@ -292,6 +314,14 @@ fn named_in<'a>(source: &'a str, reads: &str) -> BTreeSet<&'a str> {
     source.split(&call).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
+/// The crate that wires a function, and the file in which it does. Whoever has workflows has a crate around ours.
+fn wired_in(function: &Value) -> (&str, &str) {
+    match text(&function["CodeUri"]) {
+        "examples/workflows" => ("functions/workflow-runner", "on_lambda.rs"),
+        own => (own, "main.rs"),
+    }
+}
+
 #[test]
 fn every_function_is_given_the_variables_that_it_reads_and_no_others() {
     let template = template();
@@ -306,11 +336,11 @@ fn every_function_is_given_the_variables_that_it_reads_and_no_others() {
         .map(|entry| format!("functions/{}", entry.unwrap().file_name().into_string().unwrap()))
         .collect();
     let declared: BTreeSet<String> =
-        functions.iter().map(|(_, function)| text(&function["CodeUri"]).to_owned()).collect();
+        functions.iter().map(|(_, function)| wired_in(function).0.to_owned()).collect();
     assert_eq!(declared, crates);
     for (id, function) in functions {
-        let path = format!("{ROOT}/{}/src/main.rs", text(&function["CodeUri"]));
-        let main = std::fs::read_to_string(&path).unwrap();
+        let (folder, file) = wired_in(function);
+        let main = std::fs::read_to_string(format!("{ROOT}/{folder}/src/{file}")).unwrap();
         let (required, optional) = (named_in(&main, "required"), named_in(&main, "optional"));
         assert!(required.contains("STAGE"), "{id}: {required:?}");
         let given: BTreeSet<String> = variables(function).union(&for_all).cloned().collect();

@@ -148,8 +148,11 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) async fn start(hook: Option<Hook>) -> Self {
-        let embedded =
-            Embedded::start(ledgerline_embedded::Options { hook, ..Default::default() }).await.unwrap();
+        Self::with(ledgerline_embedded::Options { hook, ..Default::default() }).await
+    }
+
+    pub(crate) async fn with(options: ledgerline_embedded::Options) -> Self {
+        let embedded = Embedded::start(options).await.unwrap();
         let clients = without_retries(&embedded.endpoint());
         let names = Names::of_stage("test");
         provision(&clients, &names, &wiring(&names), &Parameters::default()).await.unwrap();

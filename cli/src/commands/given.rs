@@ -7,14 +7,23 @@ use serde_json::{Map, Value};
 
 /// A JSON object: the text itself, `@FILE`, or `-` for standard input.
 pub(super) fn object(flag: &str, given: &str) -> anyhow::Result<Map<String, Value>> {
-    let text = match given {
-        "-" => file(flag, Path::new("-"))?,
-        text => match text.strip_prefix('@') {
-            Some(path) => file(flag, Path::new(path))?,
-            None => text.to_owned(),
-        },
-    };
+    let text = text(flag, given)?;
     serde_json::from_str(&text).with_context(|| format!("{flag}: a JSON object is expected"))
+}
+
+/// Any JSON, likewise.
+pub(super) fn json(flag: &str, given: &str) -> anyhow::Result<Value> {
+    let text = text(flag, given)?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{flag}: JSON is expected; a text has quotes of its own: '\"text\"'"))
+}
+
+fn text(flag: &str, given: &str) -> anyhow::Result<String> {
+    match given.strip_prefix('@') {
+        Some(path) => file(flag, Path::new(path)),
+        None if given == "-" => file(flag, Path::new("-")),
+        None => Ok(given.to_owned()),
+    }
 }
 
 /// The text of a file; `-` is standard input.

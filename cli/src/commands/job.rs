@@ -1,6 +1,5 @@
 //! `ledgerline job`
 
-mod canvas;
 mod tree;
 mod view;
 mod watch;
@@ -12,12 +11,15 @@ use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
 use serde_json::json;
 
-use self::{canvas::Canvas, view::draw};
+use self::view::draw;
 pub(super) use self::{
     view::{duration, of_summary},
     watch::{LEFT, Resumed, watch},
 };
-use super::submit::{of_file, read_tasks};
+use super::{
+    canvas::Canvas,
+    submit::{of_file, read_tasks},
+};
 use crate::{
     args::{AddToJobArgs, JobCommand, ResumeJobArgs, ShowJobArgs},
     output::Output,

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod canvas;
 mod doctor;
 mod drain;
 mod drainers;
@@ -7,12 +8,16 @@ mod emit;
 mod events;
 mod failed;
 mod given;
+mod hook;
 mod job;
 mod jobs;
 mod keys;
 mod local;
 mod parked;
 mod rewind;
+mod run;
+mod runs;
+mod send_event;
 mod submit;
 mod subscriptions;
 mod task;
@@ -57,6 +62,11 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Jobs(args) => jobs::run(&target, args, output).await,
         Command::Task(args) => task::run(&target, args, output).await,
         Command::Tasks(args) => tasks::run(&target, args, output).await,
+        Command::Run(command) => run::run(&target, command, output).await,
+        Command::Runs(args) => runs::run(&target, args, output).await,
+        Command::Hook(command) => hook::run(&target, command, output).await,
+        Command::SendEvent(args) => send_event::run(&target, args, output).await,
+        Command::SentEvents(args) => send_event::list(&target, args, output).await,
         Command::Emit(args) => emit::run(&target, args, output).await,
         Command::Events(args) => events::run(&target, args, output).await,
         Command::Subscriptions(command) => subscriptions::run(&target, command, output).await,

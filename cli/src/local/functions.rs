@@ -68,8 +68,13 @@ pub(super) async fn start(
     let wiring = wiring(names);
     let mut pollers = vec![tokio::spawn(check_health(health, wiring.health_every, stopped.clone()))];
     for source in wiring.sources {
-        // Whoever had received messages of this queue died with the process before.
+        // Whoever had received messages of this queue died with the process before. A program that takes runs may have
+        // lived on: then a run of its is delivered once more, and found to be held.
         embedded.queues().release(&source.queue)?;
+        // It takes as many at once as it can, so it does not poll like the others.
+        if source.function == "workflow-runner" {
+            continue;
+        }
         // Where batches wait to become large, only one collects.
         let concurrency = if source.window_seconds == 0 { CONCURRENCY } else { 1 };
         for _ in 0..concurrency {

@@ -4,6 +4,7 @@
 mod dispatcher;
 mod functions;
 mod provision;
+mod runs;
 mod state;
 mod visits;
 mod wiring;
@@ -20,14 +21,16 @@ use ledgerline_ledger::{
     Clients, Clock, Names, control::ControlTable, control::api_key::KeyScope, system_clock,
     telemetry::Metrics,
 };
+use ledgerline_workflow::Workflows;
 use producer_api::Api;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
+pub use ledgerline_ledger::LocalState;
 pub use provision::{Parameters, provision};
-pub use state::LocalState;
 pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
 
 use crate::worker::Config;
+use runs::LocalRunner;
 pub(crate) use worker::LocalWorker;
 
 /// The stage of local mode.
@@ -51,6 +54,8 @@ pub struct LocalOptions {
     pub port: u16,
     /// The task file of a worker in the same process.
     pub worker: Option<PathBuf>,
+    /// Workflows whose runs are executed in the same process. Without them that is up to programs of their own.
+    pub workflows: Option<Workflows>,
     /// Where alerts go; without one they are printed.
     pub slack_webhook: Option<String>,
     /// The drainers, as `workflow_runner,timeline=1h`.
@@ -71,6 +76,7 @@ impl LocalOptions {
             aws_port: 0,
             port: 0,
             worker: None,
+            workflows: None,
             slack_webhook: None,
             drainers: String::new(),
             retention_days: 0,
@@ -93,6 +99,7 @@ pub struct Local {
     /// Drains.
     pub dispatch: Dispatch,
     worker: Option<LocalWorker>,
+    runner: Option<LocalRunner>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -164,9 +171,18 @@ impl Local {
         )?;
         let mut tasks =
             functions::start(&embedded, &clients, &names, &options, &dispatch, stopped.clone()).await?;
-        let sweep_every = wiring(&names).sweep_every;
+        let Wiring { sweep_every, runs_every, .. } = wiring(&names);
         let (for_drains, clock) = (dispatch.clone(), options.clock.clone());
         tasks.push(tokio::spawn(dispatcher::run(for_drains, wake_ups, clock, sweep_every, stopped.clone())));
+        // After the queues are released, and before the sweep: it sends what an earlier runner had.
+        let runner = match options.workflows.clone() {
+            Some(workflows) => {
+                let (queues, clock) = (embedded.queues(), options.clock.clone());
+                Some(LocalRunner::start(&dispatch, workflows, queues, names.run_queue.clone(), clock).await?)
+            }
+            None => None,
+        };
+        tasks.push(tokio::spawn(runs::sweep(dispatch.clone(), runs_every, stopped.clone())));
         let (names_of_api, clock) = (names.clone(), options.clock.clone());
         let api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
         tasks.push(tokio::spawn(serve_api(api_listener, api, stopped)));
@@ -175,15 +191,18 @@ impl Local {
             .map(|config| LocalWorker::start(&dispatch, &clients, task_queue, config, options.clock.clone()));
 
         // Last: whoever sees the file may call at once.
-        state.write(&options.data)?;
-        Ok(Self { state, clients, names, embedded, dispatch, worker, stop, tasks })
+        state::write(&state, &options.data)?;
+        Ok(Self { state, clients, names, embedded, dispatch, worker, runner, stop, tasks })
     }
 
     /// Takes no more work, finishes what is in flight, and returns.
     pub async fn stop(self) {
-        // First: what its tasks end with still has to be saved.
+        // First: what their tasks and runs end with still has to be saved.
         if let Some(worker) = self.worker {
             worker.stop().await;
+        }
+        if let Some(runner) = self.runner {
+            runner.stop().await;
         }
         self.stop.send_replace(true);
         let deadline = tokio::time::Instant::now() + STOP_WITHIN;

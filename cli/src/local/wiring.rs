@@ -47,6 +47,8 @@ pub struct Wiring {
     pub sweep_every: Duration,
     /// How often the tasks are looked at that are being worked on.
     pub health_every: Duration,
+    /// How often runs are looked for whose time has come.
+    pub runs_every: Duration,
 }
 
 /// The wiring of a stage.
@@ -78,6 +80,12 @@ pub fn wiring(names: &Names) -> Wiring {
                 retention_seconds: Some(14 * 24 * 60 * 60),
                 redrive: Some((names.task_dead_letter_queue.clone(), 1_000)),
             },
+            QueueWiring {
+                name: names.run_queue.clone(),
+                visibility_seconds: 960,
+                retention_seconds: Some(14 * 24 * 60 * 60),
+                redrive: Some((dead_letters.clone(), 1_000)),
+            },
         ],
         rules: vec![RuleWiring {
             name: names.save_rule.clone(),
@@ -104,8 +112,15 @@ pub fn wiring(names: &Names) -> Wiring {
                 batch_size: 10,
                 window_seconds: 0,
             },
+            EventSource {
+                function: "workflow-runner",
+                queue: names.run_queue.clone(),
+                batch_size: 1,
+                window_seconds: 0,
+            },
         ],
         sweep_every: Duration::from_secs(2 * 60),
         health_every: Duration::from_secs(60),
+        runs_every: Duration::from_secs(60),
     }
 }

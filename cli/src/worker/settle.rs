@@ -170,7 +170,10 @@ impl Worker {
 fn may_pass(error: &DispatchError) -> bool {
     match error {
         DispatchError::Store(_) | DispatchError::Emit(_) | DispatchError::Alert(_) => true,
-        DispatchError::Invalid(_) | DispatchError::Unknown { .. } | DispatchError::Refused(_) => false,
+        DispatchError::Invalid(_)
+        | DispatchError::Unknown { .. }
+        | DispatchError::Illegal(_)
+        | DispatchError::Refused(_) => false,
     }
 }
 

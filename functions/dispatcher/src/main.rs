@@ -34,6 +34,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         queues: QueueUrls {
             tasks: required("TASK_QUEUE_URL")?,
             task_dead_letters: required("TASK_DEAD_LETTER_QUEUE_URL")?,
+            runs: required("RUN_QUEUE_URL")?,
         },
         drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
         slack: Some(Slack::new(clients.ssm.clone(), required("SLACK_WEBHOOK_PARAMETER")?)),

@@ -24,6 +24,11 @@ const TOLD_IN_FULL: usize = 8;
 /// Characters of a field that are kept beside the body.
 const MAX_TEXT: usize = 1_000;
 
+/// How the name of the run queue ends.
+const RUN_QUEUE: &str = "-runs";
+/// What a run is called as an entity.
+const RUN: &str = "RUN#";
+
 /// What the function needs.
 #[allow(missing_docs)]
 pub struct Handler {
@@ -115,13 +120,18 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
     let failed_at =
         sent_at.and_then(|ms| ms.parse::<u64>().ok()).and_then(|ms| Millis::try_from(ms).ok()).unwrap_or(now);
 
-    let tenant = text(&event["detail"]["tenantId"]).and_then(|tenant| Name::new("tenantId", tenant).ok());
+    // A message of the run queue names a tenant and a run, and nothing else.
+    let run = text(&event["runId"]).filter(|_| event["detail"].is_null());
+    let tenant = if run.is_some() { &event["tenantId"] } else { &event["detail"]["tenantId"] };
+    let tenant = text(tenant).and_then(|tenant| Name::new("tenantId", tenant).ok());
+    let whose = record.attributes.get("DeadLetterQueueSourceArn").map_or("", String::as_str);
+    let who = if run.is_some() || whose.ends_with(RUN_QUEUE) { "the runner" } else { "the saver" };
     let (error_code, reason) = match (attribute("ERROR_CODE"), attribute("ERROR_MESSAGE")) {
         (Some(code), Some(message)) => (code, message),
         (Some(code), None) => (code, "EventBridge gave no further reason".into()),
         (None, _) => (
             "RETRIES_EXHAUSTED".into(),
-            "the saver was given it again and again and never acknowledged it".into(),
+            format!("{who} was given it again and again and never acknowledged it"),
         ),
     };
     FailedDelivery {
@@ -131,7 +141,7 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
         failed_at,
         event_type: text(&event["detail"]["eventType"]),
         detail_type: text(&event["detail-type"]),
-        entity: text(&event["detail"]["GSI1PK"]),
+        entity: run.map(|run| format!("{RUN}{run}")).or_else(|| text(&event["detail"]["GSI1PK"])),
         time: text(&event["time"]),
         error_code,
         reason,
@@ -162,20 +172,25 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
             ("Time", failure.time.as_ref().unwrap_or(&unknown)),
             ("Message ID", &failure.message_id),
             ("Reason", &failure.reason),
-            (
-                "Redrive",
-                &format!(
-                    "`ledgerline {ledger_flag} --tenant {} failed redrive {}`",
-                    failure.tenant_id, failure.id
-                ),
-            ),
         ];
         lines.extend(fields.map(|(name, value)| format!("*{name}:* {}", escaped(value))));
+        lines.push(what_to_do(failure, ledger_flag));
     }
     if let Some(more @ 1..) = failures.len().checked_sub(TOLD_IN_FULL) {
         lines.push(format!("\n… and {more} more: `ledgerline {ledger_flag} failed list`"));
     }
     lines.join("\n")
+}
+
+/// A run is not redriven: it is sent to the runners again for as long as there is something to do for it.
+fn what_to_do(failure: &FailedDelivery, ledger_flag: &str) -> String {
+    let tenant = escaped(failure.tenant_id.as_str());
+    match failure.entity.as_deref().and_then(|entity| entity.strip_prefix(RUN)) {
+        Some(run) if failure.event_type.is_none() => {
+            format!("*Look:* `ledgerline {ledger_flag} --tenant {tenant} run show {}`", escaped(run))
+        }
+        _ => format!("*Redrive:* `ledgerline {ledger_flag} --tenant {tenant} failed redrive {}`", failure.id),
+    }
 }
 
 /// What Slack would take for markup, and no more of it than a person reads.
@@ -228,6 +243,23 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn a_run_that_nobody_could_look_after_is_shown_to_its_tenant_as_what_it_is() {
+        let failure = describe(&record(r#"{"tenantId":"t","runId":"wrun_1"}"#), &ops(), Millis::MIN);
+        assert_eq!((failure.tenant_id.as_str(), failure.entity.as_deref()), ("t", Some("RUN#wrun_1")));
+        assert!(failure.reason.starts_with("the runner"), "{}", failure.reason);
+        let text = alert_text(&[&failure], "--stage dev");
+        assert!(text.contains("*Look:* `ledgerline --stage dev --tenant t run show wrun_1`"), "{text}");
+        assert!(!text.contains("redrive"), "{text}");
+
+        let mut poison = record("no run");
+        let source = "arn:aws:sqs:eu-central-1:123456789012:dev-runs".to_owned();
+        poison.attributes.insert("DeadLetterQueueSourceArn".into(), source);
+        let failure = describe(&poison, &ops(), Millis::MIN);
+        assert_eq!(failure.tenant_id, ops());
+        assert!(failure.reason.starts_with("the runner"), "{}", failure.reason);
     }
 
     #[test]

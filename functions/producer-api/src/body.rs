@@ -5,6 +5,7 @@ use axum::{
     http::StatusCode,
 };
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::problem::Problem;
 
@@ -22,6 +23,15 @@ pub(crate) async fn read_or_default<T: DeserializeOwned + Default>(body: Body) -
         return Ok(T::default());
     }
     parse(&bytes)
+}
+
+/// Any JSON at all; no body is as good as `null`.
+pub(crate) async fn read_any(body: Body) -> Result<Value, Problem> {
+    let bytes = bytes(body).await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(&bytes).map_err(|error| Problem::bad_request(format!("the body: {error}")))
 }
 
 async fn bytes(body: Body) -> Result<Bytes, Problem> {

@@ -16,11 +16,13 @@ use serde_json::json;
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
+    /// The state that is in the way, for programs.
+    state: Option<&'static str>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: detail.into(), state: None }
     }
 
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
@@ -31,12 +33,15 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or("Error");
-        let body = json!({
+        let mut body = json!({
             "type": "about:blank",
             "title": title,
             "status": self.status.as_u16(),
             "detail": self.detail,
         });
+        if let Some(state) = self.state {
+            body["state"] = state.into();
+        }
         let mut response = (self.status, Json(body)).into_response();
         response
             .headers_mut()
@@ -81,6 +86,9 @@ impl From<DispatchError> for Problem {
             }
             DispatchError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
             DispatchError::Refused(reason) => Self::new(StatusCode::CONFLICT, reason),
+            DispatchError::Illegal(illegal) => {
+                Self { state: Some(illegal.state), ..Self::new(StatusCode::CONFLICT, illegal.to_string()) }
+            }
             DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),
             DispatchError::Store(error) if error.fault == Fault::Conflict => {
                 tracing::warn!(%error, "two changed the same thing at once");

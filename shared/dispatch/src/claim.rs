@@ -23,8 +23,9 @@ use ledgerline_ledger::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Dispatch, DispatchError, LEASE_MS, Queue,
+    Dispatch, DispatchError, LEASE_MS, Queue, SentEvent,
     conditional::{number, text},
+    runs::NewRun,
 };
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
@@ -40,6 +41,12 @@ pub(crate) struct Effects {
     pub(crate) events: Vec<SealedEvent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) messages: Vec<Message>,
+    /// Runs that begin.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) runs: Vec<NewRun>,
+    /// Events that are sent to runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sends: Vec<SentEvent>,
     /// For people. Nothing waits for it: Slack may be down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) alert: Option<String>,
@@ -282,6 +289,8 @@ impl Dispatch {
             };
             all.events.extend(effects.events);
             all.messages.extend(effects.messages);
+            all.runs.extend(effects.runs);
+            all.sends.extend(effects.sends);
             unfinished.push((&intent.key, id.as_deref()));
         }
         self.send(all).await?;
@@ -311,7 +320,14 @@ impl Dispatch {
         if !effects.events.is_empty() {
             self.emitter.send_sealed(effects.events).await?;
         }
-        self.send_messages(effects.messages).await
+        self.send_messages(effects.messages).await?;
+        for run in &effects.runs {
+            Box::pin(self.begin_run(run)).await?;
+        }
+        for sent in &effects.sends {
+            Box::pin(self.deliver_sent(sent)).await?;
+        }
+        Ok(())
     }
 
     async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {

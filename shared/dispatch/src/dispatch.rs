@@ -1,13 +1,13 @@
 //! What draining needs: the tables, the bus, the queues, a clock, and a name of its own.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     ops::Deref,
     sync::{Arc, Mutex},
 };
 
 use ledgerline_alert::{AlertError, Slack};
-use ledgerline_event::{Invalid, Kind, Millis, Name};
+use ledgerline_event::{Illegal, Invalid, Kind, Millis, Name};
 use ledgerline_ledger::{
     Clients, Clock, EmitError, Emitter, Names, Payloads, StoreError, Timeline, control::ControlTable,
     telemetry::Metrics,
@@ -40,6 +40,7 @@ pub struct Parts {
     clock: Clock,
     pub(crate) compiled: Mutex<HashMap<(Name, Name), Compiled>>,
     pub(crate) memory: Mutex<HashMap<(Name, Name), Memory>>,
+    pub(crate) runnable: Mutex<BTreeSet<String>>,
 }
 
 /// How to make a [`Dispatch`].
@@ -80,6 +81,9 @@ pub enum DispatchError {
         /// What to do about it.
         hint: String,
     },
+    /// The run is not in a state for it.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
     /// It cannot be done as things stand.
     #[error("{0}")]
     Refused(String),
@@ -112,11 +116,13 @@ impl Dispatch {
                 clock: options.clock,
                 compiled: Mutex::default(),
                 memory: Mutex::default(),
+                runnable: Mutex::default(),
             }),
         })
     }
 
-    pub(crate) fn now(&self) -> Millis {
+    /// The time by its clock.
+    pub fn now(&self) -> Millis {
         (self.clock)()
     }
 

@@ -25,10 +25,12 @@ mod record;
 mod registry;
 mod retry;
 mod rewind;
+mod runs;
 mod sample;
 mod start;
 mod sweep;
 mod tasks;
+mod transaction;
 mod verify;
 
 pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
@@ -48,6 +50,11 @@ pub use record::{DrainRecord, Halted, LEASE_MS, SETTLE_MS};
 pub use registry::{NewSubscription, SubscriptionChange};
 pub use retry::Retried;
 pub use rewind::Rewind;
+pub use runs::{
+    Appended, EventSubmission, ForeignEvent, HookAnswer, LogEntry, RUN_LEASE_MS, Released, RunDetails,
+    RunLease, RunLog, RunMessage, RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept, SentEvent,
+    SentEventPage, SentEventView, ShownRun, StartedRun, check_loggable, conflict,
+};
 pub use sample::SampleEvent;
 pub use sweep::Swept;
 pub use tasks::{

@@ -20,6 +20,8 @@ pub enum Queue {
     /// Tasks that were tried too often.
     #[serde(rename = "task-dead-letters")]
     TaskDeadLetters,
+    /// Runs that can go on, for runners.
+    Runs,
 }
 
 /// Where the queues are.
@@ -28,6 +30,7 @@ pub enum Queue {
 pub struct QueueUrls {
     pub tasks: String,
     pub task_dead_letters: String,
+    pub runs: String,
 }
 
 impl QueueUrls {
@@ -41,6 +44,7 @@ impl QueueUrls {
         Ok(Self {
             tasks: find(names.task_queue.clone()).await?,
             task_dead_letters: find(names.task_dead_letter_queue.clone()).await?,
+            runs: find(names.run_queue.clone()).await?,
         })
     }
 
@@ -48,6 +52,7 @@ impl QueueUrls {
         match queue {
             Queue::Tasks => &self.tasks,
             Queue::TaskDeadLetters => &self.task_dead_letters,
+            Queue::Runs => &self.runs,
         }
     }
 }

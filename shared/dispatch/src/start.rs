@@ -6,12 +6,12 @@ use ledgerline_ledger::{
     control::keys::{self, ControlKey},
 };
 use ledgerline_subscription::{Kind as WorkflowKind, WorkflowType, fill};
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::{
-    Dispatch, DispatchError,
+    Dispatch, DispatchError, SentEvent,
     claim::{Effects, Intent},
+    runs::NewRun,
     tasks::TaskStart,
 };
 
@@ -95,27 +95,33 @@ impl Dispatch {
                     total_tasks: u32::try_from(tasks.len()).unwrap_or(u32::MAX),
                     tasks,
                 };
-                let event = seal(emitter, "Job Created", ("JOB", &job_id), None, created).await?;
+                let event = seal(emitter, &job_id, created).await?;
                 (job_id, Effects { events: vec![event], ..Effects::default() })
             }
             WorkflowKind::Run { .. } => {
                 let run_id = emitter.new_id(Kind::Run);
-                let created = json!({ "correlationId": run_id, "workflowName": workflow_type.target(), "input": input });
-                let event = seal(emitter, "run_created", ("RUN", &run_id), Some(&run_id), created).await?;
-                (run_id, Effects { events: vec![event], ..Effects::default() })
+                let run = NewRun::new(emitter, run_id.clone(), workflow_type.target(), Value::Object(input))
+                    .map_err(|invalid| NoPlan::Unfit(invalid.to_string()))?;
+                (run_id, Effects { runs: vec![run], ..Effects::default() })
             }
             WorkflowKind::Send { .. } => {
-                let name = workflow_type.target();
                 let criteria = workflow_type.match_of(&input).map_err(NoPlan::Unfit)?;
-                let id = self.new_event_id();
-                let sent = json!({
-                    "eventName": name,
-                    "data": input,
-                    "matchCriteria": criteria,
-                    "sourceType": "external",
-                });
-                let event = seal(emitter, name, ("EVENT", &id), None, sent).await?;
-                (id, Effects { events: vec![event], ..Effects::default() })
+                let sent = SentEvent {
+                    tenant_id: tenant,
+                    event_id: self.new_event_id(),
+                    event_name: workflow_type.target().clone(),
+                    data: Value::Object(input),
+                    match_criteria: Value::Object(criteria),
+                    source_type: "external".into(),
+                    source_instance_id: None,
+                    timestamp: emitter.now(),
+                };
+                let id = sent.event_id.clone();
+                match self.sent_effects(emitter, sent).await {
+                    Ok(effects) => (id, effects),
+                    Err(DispatchError::Invalid(invalid)) => return Err(NoPlan::Unfit(invalid.to_string())),
+                    Err(error) => return Err(error.into()),
+                }
             }
         };
         Ok(Intent { key, effects, started: Some(started), ttl: origin.ttl })
@@ -124,17 +130,11 @@ impl Dispatch {
 
 async fn seal(
     emitter: &Emitter,
-    event_type: &str,
-    (entity_type, entity_id): (&str, &Name),
-    run: Option<&Name>,
-    properties: impl Serialize + Send + Sync,
+    job_id: &Name,
+    created: JobCreated,
 ) -> Result<ledgerline_ledger::SealedEvent, NoPlan> {
-    let mut draft = emitter.event(event_type).entity(entity_type, entity_id.as_str());
-    if let Some(run) = run {
-        draft = draft.workflow_run_id(run.as_str());
-    }
-    let event: Event<Properties> =
-        draft.properties(properties).build_plain().map_err(|invalid| NoPlan::Unfit(invalid.to_string()))?;
+    let event = emitter.catalogued(job_id.as_str(), created).build_plain();
+    let event: Event<Properties> = event.map_err(|invalid| NoPlan::Unfit(invalid.to_string()))?;
     match emitter.seal(event).await {
         Ok(sealed) => Ok(sealed),
         Err(EmitError::Invalid(invalid)) => Err(NoPlan::Unfit(invalid.to_string())),

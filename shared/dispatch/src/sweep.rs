@@ -218,7 +218,7 @@ impl Dispatch {
         let now = self.now();
         let mut repeated = 0;
         for shard in 0..DUE_SHARDS {
-            for key in self.control.due(shard, now, OVERDUE_AT_ONCE).await? {
+            for key in self.control.due(&keys::due_shard(shard), now, OVERDUE_AT_ONCE).await? {
                 match self.repeat(&key).await {
                     Ok(was_pending) => repeated += usize::from(was_pending),
                     // One that cannot be finished now must not keep the others from it.

@@ -17,6 +17,8 @@ pub struct Names {
     pub task_queue: String,
     /// Tasks that were delivered too often.
     pub task_dead_letter_queue: String,
+    /// Runs that can go on, for runners.
+    pub run_queue: String,
     /// The rule that carries events from the bus to the ingest queue.
     pub save_rule: String,
     /// The bucket for overflow; on AWS the account id is part of it.
@@ -41,6 +43,7 @@ impl Names {
             dead_letter_queue: format!("{stage}-eventbridge-target-dlq"),
             task_queue: format!("{stage}-tasks"),
             task_dead_letter_queue: format!("{stage}-tasks-dlq"),
+            run_queue: format!("{stage}-runs"),
             save_rule: format!("{stage}-save-event-to-dynamo"),
             payload_bucket: format!("ledgerline-{stage}-payloads"),
             payload_bucket_parameter: format!("/ledgerline/{stage}/payload-bucket"),

@@ -10,17 +10,17 @@ use tracing_subscriber::EnvFilter;
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Ledgerline";
 
-/// JSON logs to standard output; `RUST_LOG` says how much.
+/// JSON logs to standard output; `RUST_LOG` says how much. A program that has set up a log of its own keeps it.
 pub fn init_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let _ = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_current_span(false)
         .with_target(false)
         .with_ansi(false)
         .with_env_filter(filter)
-        .init();
+        .try_init();
 }
 
 /// Where counts go.

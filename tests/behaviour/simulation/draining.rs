@@ -93,6 +93,7 @@ fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch
         queues: QueueUrls {
             tasks: "https://sqs.test/000000000000/test-tasks".into(),
             task_dead_letters: "https://sqs.test/000000000000/test-tasks-dlq".into(),
+            runs: "https://sqs.test/000000000000/test-runs".into(),
         },
         drainers: Drainers::parse("timeline=2m").unwrap(),
         slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),

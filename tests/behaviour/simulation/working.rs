@@ -90,6 +90,7 @@ fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch
         queues: QueueUrls {
             tasks: url(&store.names.task_queue),
             task_dead_letters: url(&store.names.task_dead_letter_queue),
+            runs: url(&store.names.run_queue),
         },
         drainers: Drainers::parse("").unwrap(),
         slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use ledgerline_dispatch::{JobDetails, JobTaskDetails};
 use ledgerline_event::{JobState, Millis, TaskEvent, TaskSummary, catalogue::TaskState};
 
-use super::{
-    canvas::{Canvas, Ink, Line, columns, padded, tidy},
-    tree::{Row, tree},
+use super::tree::{Row, tree};
+use crate::{
+    commands::canvas::{Canvas, Ink, Line, columns, padded, tidy},
+    times,
 };
-use crate::times;
 
 /// The widest that ids, with their branches, and names are drawn.
 const WIDEST_ID: usize = 48;

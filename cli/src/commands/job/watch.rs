@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    io::{self, Write},
     process::ExitCode,
     time::Duration,
 };
@@ -13,11 +12,11 @@ use ledgerline_event::{JobState, Millis, Name, TaskEvent, catalogue::TaskState};
 use ledgerline_ledger::system_clock;
 use serde::Serialize;
 
-use super::{
-    canvas::Canvas,
-    view::{change, draw, elapsed, hint},
+use super::view::{change, draw, elapsed, hint};
+use crate::{
+    commands::canvas::{Canvas, Screen},
+    output::{Output, counted},
 };
-use crate::output::{Output, counted};
 
 /// How often it looks, and how much longer it waits for each task that there is to look at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -41,8 +40,7 @@ pub(in crate::commands) struct Resumed {
 struct Seen {
     tasks: HashMap<Name, Stamp>,
     hinted: bool,
-    /// Lines on the terminal.
-    frame: Vec<String>,
+    screen: Screen,
 }
 
 /// What makes a task worth another line.
@@ -102,7 +100,7 @@ async fn until_it_ends(
         let now = system_clock()();
         let canvas = if output.is_json() { None } else { Canvas::of_terminal() };
         match canvas {
-            Some(canvas) => seen.redraw(draw(&details, now, &canvas))?,
+            Some(canvas) => seen.screen.draw(draw(&details, now, &canvas))?,
             None => seen.tell(&details, now, output)?,
         }
         if let Some(state) = settled(&details, resumed) {
@@ -157,25 +155,7 @@ fn conclusion(details: &JobDetails, state: JobState, now: Millis) -> String {
     )
 }
 
-/// Lines that are written over as many that were there, in one go: nothing flickers, and nothing stays.
-fn over(before: usize, lines: &[String]) -> String {
-    let up = if before > 0 { format!("\u{1b}[{before}A") } else { String::new() };
-    let lines: String = lines.iter().map(|line| format!("\r{line}\u{1b}[K\n")).collect();
-    format!("{up}{lines}\u{1b}[J")
-}
-
 impl Seen {
-    /// Draws a picture where the last one was.
-    fn redraw(&mut self, lines: Vec<String>) -> io::Result<()> {
-        if lines == self.frame {
-            return Ok(());
-        }
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(over(self.frame.len(), &lines).as_bytes())?;
-        self.frame = lines;
-        stdout.flush()
-    }
-
     /// Says what has changed.
     fn tell(&mut self, details: &JobDetails, now: Millis, output: Output) -> anyhow::Result<()> {
         for task in self.changes(details) {
@@ -294,13 +274,6 @@ mod tests {
             &[("a", &[], Some("processing"), 2), ("b", &[], Some("pending"), 1), ("c", &["a"], None, 1)],
         );
         assert_eq!(ids(&next), ["a"]);
-    }
-
-    #[test]
-    fn a_picture_takes_the_place_of_the_one_before() {
-        let lines = ["j  running".to_owned(), "● a".to_owned()];
-        assert_eq!(over(0, &lines), "\rj  running\u{1b}[K\n\r● a\u{1b}[K\n\u{1b}[J");
-        assert!(over(3, &lines).starts_with("\u{1b}[3A\rj  running"));
     }
 
     #[test]

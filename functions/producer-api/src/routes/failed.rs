@@ -5,41 +5,27 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Body,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::{Query, State},
     http::HeaderMap,
 };
-use ledgerline_ledger::control::{api_key::KeyScope, keys::is_failure_id};
+use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::limit;
+use super::listing::{Asked, Open};
 use crate::{Api, body, problem::Problem};
 
 /// Without ids everything open is redriven, this many at a time.
 const REDRIVE_PAGE: usize = 100;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Filters {
-    /// Also those that were already redriven.
-    #[serde(default)]
-    all: bool,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    filters: Result<Query<Filters>, QueryRejection>,
+    asked: Asked<Open>,
 ) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
-    let Query(filters) = filters?;
-    if filters.cursor.as_deref().is_some_and(|cursor| !is_failure_id(cursor)) {
-        return Err(Problem::bad_request("cursor: is not one that a list gave"));
-    }
-    let page =
-        api.control.failures(&tenant, filters.all, limit(filters.limit)?, filters.cursor.as_deref()).await?;
+    let Query(asked) = asked?;
+    let page = api.control.failures(&tenant, asked.all, asked.limit()?, asked.cursor()?).await?;
     Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
 }
 

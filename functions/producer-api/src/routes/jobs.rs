@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{Path, Query, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::{AddedTasks, JobDetails, JobPage, JobSubmission, SubmittedJob, SubmittedJobTask};
@@ -14,7 +14,7 @@ use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::limit;
+use super::listing::{Asked, InState};
 use crate::{Api, body, problem::Problem};
 
 pub(crate) async fn submit(
@@ -28,23 +28,14 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Filters {
-    state: Option<JobState>,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    filters: Result<Query<Filters>, QueryRejection>,
+    asked: Asked<InState<JobState>>,
 ) -> Result<Json<JobPage>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
-    let Query(filters) = filters?;
-    let limit = limit(filters.limit)?;
-    Ok(Json(api.dispatch.jobs(&tenant, filters.state, limit, filters.cursor.as_deref()).await?))
+    let Query(asked) = asked?;
+    Ok(Json(api.dispatch.jobs(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(

@@ -4,39 +4,23 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{Path, Query, State, rejection::PathRejection},
     http::HeaderMap,
 };
 use ledgerline_dispatch::{ParkedPage, ParkedStart, Retried};
-use ledgerline_ledger::control::{api_key::KeyScope, keys::is_failure_id};
-use serde::Deserialize;
+use ledgerline_ledger::control::api_key::KeyScope;
 
-use super::limit;
+use super::listing::{Asked, Open};
 use crate::{Api, problem::Problem};
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Filters {
-    /// Also those that are still tried again.
-    #[serde(default)]
-    all: bool,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    filters: Result<Query<Filters>, QueryRejection>,
+    asked: Asked<Open>,
 ) -> Result<Json<ParkedPage>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
-    let Query(filters) = filters?;
-    // The ids of failed deliveries and of parked starts have the same form.
-    if filters.cursor.as_deref().is_some_and(|cursor| !is_failure_id(cursor)) {
-        return Err(Problem::bad_request("cursor: is not one that a list gave"));
-    }
-    let limit = limit(filters.limit)?;
-    Ok(Json(api.dispatch.parked(&tenant, filters.all, limit, filters.cursor.as_deref()).await?))
+    let Query(asked) = asked?;
+    Ok(Json(api.dispatch.parked(&tenant, asked.all, asked.limit()?, asked.cursor()?).await?))
 }
 
 pub(crate) async fn show(

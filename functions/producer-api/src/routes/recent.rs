@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::{Query, State},
     http::HeaderMap,
 };
 use ledgerline_event::{Event, Millis};
@@ -12,7 +12,7 @@ use ledgerline_ledger::{EventFilter, Order, control::api_key::KeyScope};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::limit;
+use super::listing::{Asked, limit};
 use crate::{Api, problem::Problem};
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ pub(crate) struct Filters {
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    filters: Result<Query<Filters>, QueryRejection>,
+    filters: Asked<Filters>,
 ) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(filters) = filters?;

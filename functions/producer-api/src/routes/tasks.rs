@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{Path, Query, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::{SubmittedTask, TaskPage, TaskSubmission};
@@ -15,10 +15,10 @@ use ledgerline_event::{
     keys::Scope,
 };
 use ledgerline_ledger::{EventQuery, control::api_key::KeyScope};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limit;
+use super::listing::{Asked, InState, Paging};
 use crate::{Api, body, problem::Problem};
 
 pub(crate) async fn submit(
@@ -32,23 +32,14 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Filters {
-    state: Option<TaskState>,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    filters: Result<Query<Filters>, QueryRejection>,
+    asked: Asked<InState<TaskState>>,
 ) -> Result<Json<TaskPage>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
-    let Query(filters) = filters?;
-    let limit = limit(filters.limit)?;
-    Ok(Json(api.dispatch.tasks(&tenant, filters.state, limit, filters.cursor.as_deref()).await?))
+    let Query(asked) = asked?;
+    Ok(Json(api.dispatch.tasks(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
 }
 
 /// A task, and what it put out if it is completed.
@@ -71,23 +62,16 @@ pub(crate) async fn show(
     Ok(Json(Shown { task, output }))
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Paging {
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
 pub(crate) async fn history(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
-    paging: Result<Query<Paging>, QueryRejection>,
+    paging: Asked<Paging>,
 ) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(paging)) = (id?, paging?);
     let query = EventQuery::new(&tenant, Scope::Entity(TaskPending::ENTITY_TYPE, &id));
-    let page = api.reader.page(&query, limit(paging.limit)?, paging.cursor.as_deref()).await?;
+    let page = api.reader.page(&query, paging.limit()?, paging.cursor.as_deref()).await?;
     if page.items.is_empty() && page.cursor.is_none() && paging.cursor.is_none() {
         // None at all: it is unknown, or was submitted a moment ago.
         api.dispatch.task(&tenant, &id).await?;

@@ -11,11 +11,8 @@ use ledgerline_event::{
 use ledgerline_ledger::{Place, control::keys};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    create::same_job,
-    outcome::{Cancelled, built, busy, cancelled},
-    record::kept_until,
-};
+use super::{create::same_job, record::kept_until};
+use crate::transaction::{Cancelled, built, busy, cancelled};
 use crate::{Dispatch, DispatchError, conditional::number};
 
 /// An addition that came before its job.

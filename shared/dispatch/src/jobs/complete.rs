@@ -20,13 +20,17 @@ impl Dispatch {
             if job.completed_at.is_some() {
                 // Whoever completed it may not have come to telling.
                 self.repeat(&key).await?;
+                if let Some(run_id) = &job.workflow_run_id {
+                    Box::pin(self.job_ended_for(tenant, run_id, job_id, None)).await?;
+                }
                 return Ok(());
             }
             let settled = match job.done == job.total {
                 true => self.complete(&job, cause).await?,
                 false => self.list(&job, tenant).await?,
             };
-            if settled {
+            // A completed job is looked at once more if somebody waits for it.
+            if settled && (job.done < job.total || job.workflow_run_id.is_none()) {
                 return Ok(());
             }
         }

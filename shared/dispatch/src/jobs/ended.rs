@@ -78,6 +78,9 @@ impl Dispatch {
             tracing::warn!(event_id = %event.event_id, task = %event.entity_id, "not the end of its task: it had another");
             return Ok(None);
         };
+        if let Some(run_id) = &record.workflow_run_id {
+            Box::pin(self.task_ended_for(run_id, event)).await?;
+        }
         let Some((_, task_id)) = job_of(event).filter(|(of, _)| of == job_id) else { return Ok(None) };
         let end = JobEnd {
             task_id,

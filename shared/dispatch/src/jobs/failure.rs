@@ -24,6 +24,7 @@ impl Dispatch {
     ) -> Result<(), DispatchError> {
         // What is told takes reading every task: once for all of them, and not for what was told before.
         let mut statuses = None;
+        let first = failed.first().map(|(cause, task_id, _)| (cause.tenant_id.clone(), (*task_id).clone()));
         for (cause, task_id, generation) in failed {
             let tenant = &cause.tenant_id;
             let key = keys::job_failure_claim(tenant, job_id, task_id, generation);
@@ -41,6 +42,12 @@ impl Dispatch {
             let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             self.carry_out(&[Intent { key, effects, started: None, ttl: cause.ttl }]).await?;
+        }
+        if let Some((tenant, failed)) = first
+            && let Some(job) = self.job_record(&tenant, job_id).await?
+            && let Some(run_id) = &job.workflow_run_id
+        {
+            Box::pin(self.job_ended_for(&tenant, run_id, job_id, Some(&failed))).await?;
         }
         Ok(())
     }

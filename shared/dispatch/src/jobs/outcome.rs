@@ -1,39 +1,24 @@
 //! Writing down how tasks of a job ended, together with the job's counts, each once.
 
-use std::time::Duration;
-
-use aws_sdk_dynamodb::{
-    error::SdkError,
-    operation::transact_write_items::TransactWriteItemsError,
-    types::{CancellationReason, TransactWriteItem},
-};
+use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::Name;
-use ledgerline_ledger::{StoreError, control::keys};
+use ledgerline_ledger::control::keys;
 
 use super::record::{JobEnd, Outcome};
 use crate::{
     Dispatch, DispatchError,
     conditional::{number, text},
+    transaction::{Cancelled, built, busy, cancelled},
 };
 
 /// Outcomes of one transaction.
 const AT_ONCE: usize = 40;
-/// Transactions on one job collide; each attempt lets at least one through.
-const ATTEMPTS: u32 = 10;
 
 /// An end, and whether the job counts the task as active.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) end: JobEnd,
     pub(crate) was_active: bool,
-}
-
-/// Why a transaction was not done.
-pub(super) enum Cancelled {
-    /// These writes were refused by their conditions.
-    Refused(Vec<usize>),
-    /// Something else was in the way.
-    Busy,
 }
 
 impl Dispatch {
@@ -123,55 +108,4 @@ impl Dispatch {
         self.control.put_new(&keys::job_end(tenant, job_id, &end.task_id), &end).await?;
         Ok(())
     }
-}
-
-/// What became of a transaction.
-pub(super) fn cancelled<T, R>(
-    answer: Result<T, SdkError<TransactWriteItemsError, R>>,
-) -> Result<Option<Cancelled>, DispatchError>
-where
-    R: std::fmt::Debug + Send + Sync + 'static,
-{
-    let error = match answer {
-        Ok(_) => return Ok(None),
-        Err(error) => error,
-    };
-    let Some(TransactWriteItemsError::TransactionCanceledException(why)) = error.as_service_error() else {
-        return Err(StoreError::new("TransactWriteItems", error).into());
-    };
-    let reasons: &[CancellationReason] = why.cancellation_reasons();
-    let with = |code: &str| {
-        let positions = reasons.iter().enumerate().filter(|(_, reason)| reason.code() == Some(code));
-        positions.map(|(position, _)| position).collect::<Vec<_>>()
-    };
-    let refused = with("ConditionalCheckFailed");
-    if !refused.is_empty() {
-        return Ok(Some(Cancelled::Refused(refused)));
-    }
-    if !with("ValidationError").is_empty() {
-        let mut error = StoreError::new("TransactWriteItems", error);
-        error.fault = ledgerline_ledger::Fault::Rejected;
-        return Err(error.into());
-    }
-    Ok(Some(Cancelled::Busy))
-}
-
-/// Waits a moment before the next attempt, and not for ever.
-pub(super) async fn busy(attempt: u32) -> Result<u32, DispatchError> {
-    if attempt == ATTEMPTS {
-        let message = "the job is changed by others all the time";
-        return Err(StoreError::told(
-            "TransactWriteItems",
-            ledgerline_ledger::Fault::Conflict,
-            "TransactionConflict",
-            message,
-        )
-        .into());
-    }
-    tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
-    Ok(attempt + 1)
-}
-
-pub(super) fn built(error: aws_sdk_dynamodb::error::BuildError) -> DispatchError {
-    StoreError::unreadable("TransactWriteItems", error.to_string()).into()
 }

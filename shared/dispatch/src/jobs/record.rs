@@ -47,6 +47,9 @@ pub struct JobRecord {
     /// Whether all of its tasks are in place.
     #[serde(default)]
     pub(crate) laid_out: bool,
+    /// The run that started it, and may wait for its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) workflow_run_id: Option<Name>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content_hash: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,6 +84,10 @@ impl JobRecord {
             generation: 1,
             created_by: event.event_id.clone(),
             laid_out: false,
+            workflow_run_id: event
+                .workflow_run_id
+                .as_deref()
+                .and_then(|id| Name::new("workflowRunId", id).ok()),
             content_hash: None,
             list_in: None,
             list_at: None,

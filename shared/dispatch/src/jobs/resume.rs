@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::{
     create::same_job,
-    outcome::{Cancelled, built, busy, cancelled},
     record::{JobEnd, Outcome},
     start::Ready,
 };
@@ -17,6 +16,7 @@ use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
     conditional::number,
+    transaction::{Cancelled, built, busy, cancelled},
 };
 
 impl Dispatch {

@@ -14,16 +14,13 @@ use ledgerline_ledger::{
 };
 use serde_json::Value;
 
-use super::{
-    outcome::{Cancelled, built, busy, cancelled},
-    output::Outputs,
-    record::JobNode,
-};
+use super::{output::Outputs, record::JobNode};
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
     conditional::number,
     tasks::{TaskRecord, TaskStart, WithClaim, new_record, seal},
+    transaction::{Cancelled, built, busy, cancelled},
 };
 
 /// Starts of one transaction…

@@ -13,14 +13,12 @@ use ledgerline_ledger::{Emitter, control::keys};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{
-    outcome::{Cancelled, built, busy, cancelled},
-    record::{JobNode, JobRecord},
-};
+use super::record::{JobNode, JobRecord};
 use crate::{
     Dispatch, DispatchError,
     claim::{Claimed, Effects, Intent},
     tasks::WithClaim,
+    transaction::{Cancelled, built, busy, cancelled},
 };
 
 /// Tasks that are added together: one transaction takes a hundred writes.

@@ -146,7 +146,7 @@ impl Dispatch {
         };
         self.put_input(&mut message, start.input).await?;
         let queued = message.to_queue()?;
-        Ok((message, Effects { events: vec![event], messages: vec![queued], alert: None }))
+        Ok((message, Effects { events: vec![event], messages: vec![queued], ..Effects::default() }))
     }
 
     /// The input itself, or where it lies.

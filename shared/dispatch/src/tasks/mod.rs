@@ -19,7 +19,7 @@ pub use message::{InputRef, TaskMessage};
 pub use submit::{SubmittedTask, TaskSubmission};
 pub use summary::TaskPage;
 
-pub(crate) use message::{TaskStart, seal};
+pub(crate) use message::{TaskStart, group, seal};
 pub(crate) use record::{Phase, TaskRecord, WithClaim};
 pub(crate) use submit::new_record;
 pub(crate) use summary::SummaryRow;

@@ -62,6 +62,9 @@ pub(crate) struct TaskRecord {
     /// Whether its job counts it as active.
     #[serde(default)]
     pub(crate) in_job: bool,
+    /// The run that started it, and may wait for its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) workflow_run_id: Option<Name>,
     /// What was asked for: a repeated submission must ask for the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content_hash: Option<String>,

@@ -76,7 +76,8 @@ impl Dispatch {
         let (message, effects) = self.task_effects(emitter, start).await?;
         let intent = Intent { key: key.clone(), effects, started: Some(request_id.clone()), ttl: None };
         let claim = self.pending(&intent).await?;
-        let record = new_record(&message, Some(hash.clone()), self.now())?;
+        let mut record = new_record(&message, Some(hash.clone()), self.now())?;
+        record.workflow_run_id = started_by(emitter);
         let claimed = self.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
         let collapsed = match &claimed {
             Claimed::New => false,
@@ -95,6 +96,12 @@ impl Dispatch {
         self.repeat(&key).await?;
         Ok(SubmittedTask { request_id, collapsed })
     }
+}
+
+/// The run in whose context something is submitted.
+pub(crate) fn started_by(emitter: &Emitter) -> Option<Name> {
+    let run_id = emitter.origin().workflow_run_id.as_deref()?;
+    Name::new("workflowRunId", run_id).ok()
 }
 
 /// A record as a start puts it.

@@ -28,7 +28,7 @@ impl Dispatch {
         let claim_of_job = keys::job_resume_claim(tenant, "", 0).pk;
         let mut differences = Vec::new();
         for shard in 0..DUE_SHARDS {
-            for key in self.control.due(shard, now.plus(POSTPONED_MS), LOOKED_AT).await? {
+            for key in self.control.due(&keys::due_shard(shard), now.plus(POSTPONED_MS), LOOKED_AT).await? {
                 let of_task = key.pk.strip_prefix(&task);
                 let of_job = key.pk.strip_prefix(&job).or_else(|| key.pk.strip_prefix(&claim_of_job));
                 if of_task.or(of_job).is_none() {

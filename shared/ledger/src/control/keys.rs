@@ -220,6 +220,120 @@ pub fn jobs_in(tenant: &str, state: &str) -> String {
     format!("JOBS#{tenant}#{state}")
 }
 
+/// Everything about one run: its record, its log, what it waits for by time.
+pub fn run_partition(tenant: &str, run_id: &str) -> String {
+    format!("RUN#{tenant}#{run_id}")
+}
+
+/// The run itself.
+pub fn run(tenant: &str, run_id: &str) -> ControlKey {
+    key(run_partition(tenant, run_id), RUN)
+}
+
+/// The place of a run's record in its partition.
+pub const RUN: &str = "RUN";
+
+/// How the entries of a run's log begin.
+pub const LOG: &str = "LOG#";
+
+/// One entry of a run's log.
+pub fn run_entry(tenant: &str, run_id: &str, sequence: u64) -> ControlKey {
+    key(run_partition(tenant, run_id), format!("{LOG}{sequence:010}"))
+}
+
+/// The number of an entry.
+pub fn parse_run_entry(sk: &str) -> Option<u64> {
+    sk.strip_prefix(LOG)?.parse().ok()
+}
+
+/// A sleep or a retry of a run.
+pub fn run_timer(tenant: &str, run_id: &str, entity_id: &str) -> ControlKey {
+    key(run_partition(tenant, run_id), format!("TIMER#{entity_id}"))
+}
+
+/// That a run waits for the end of a task or a job.
+pub fn run_awaits(tenant: &str, run_id: &str, entity_type: &str, entity_id: &str) -> ControlKey {
+    key(run_partition(tenant, run_id), format!("AWAITS#{entity_type}#{entity_id}"))
+}
+
+/// Tenant and run of a key in a run's partition.
+pub fn parse_run_partition(pk: &str) -> Option<(&str, &str)> {
+    pk.strip_prefix("RUN#")?.split_once('#')
+}
+
+/// Where runs of one state are listed.
+pub fn runs_in(tenant: &str, state: &str) -> String {
+    format!("RUNS#{tenant}#{state}")
+}
+
+/// The runs that wait for an event by one leaf of their criteria; `None` for those without one. Event names have no `#`.
+pub fn waiters(tenant: &str, event_name: &str, leaf: Option<u64>) -> String {
+    format!("WAITERS#{tenant}#{event_name}#{}", bucket(leaf))
+}
+
+/// Tenant and event name of those who wait.
+pub fn parse_waiters(pk: &str) -> Option<(&str, &str)> {
+    pk.strip_prefix("WAITERS#")?.split_once('#')
+}
+
+/// One wait for an event.
+pub fn waiter(tenant: &str, event_name: &str, leaf: Option<u64>, run_id: &str, wait_id: &str) -> ControlKey {
+    key(waiters(tenant, event_name, leaf), format!("{run_id}#{wait_id}"))
+}
+
+/// The events of a name that were sent with one leaf; `None` for all of them.
+pub fn sent_events(tenant: &str, event_name: &str, leaf: Option<u64>) -> String {
+    format!("SENT#{tenant}#{event_name}#{}", bucket(leaf))
+}
+
+/// One sent event under one of its leaves, in the order of time.
+pub fn sent_event(
+    tenant: &str,
+    event_name: &str,
+    leaf: Option<u64>,
+    time: Millis,
+    event_id: &str,
+) -> ControlKey {
+    key(sent_events(tenant, event_name, leaf), format!("{time}#{event_id}"))
+}
+
+fn bucket(leaf: Option<u64>) -> String {
+    leaf.map_or_else(|| "ANY".to_owned(), |leaf| format!("{leaf:016x}"))
+}
+
+/// The claim of sending an event.
+pub fn send_claim(tenant: &str, event_id: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#SENT#{event_id}"), "SENT")
+}
+
+/// The runs that a sent event has woken.
+pub fn consumed_by(tenant: &str, event_id: &str) -> String {
+    format!("CONSUMED#{tenant}#{event_id}")
+}
+
+/// That a sent event has woken a run.
+pub fn consumed(tenant: &str, event_id: &str, run_id: &str) -> ControlKey {
+    key(consumed_by(tenant, event_id), run_id)
+}
+
+/// A hook by the digest of a token that nobody can guess.
+pub fn hook(token_digest: &str) -> ControlKey {
+    key(format!("HOOK##{token_digest}"), "HOOK")
+}
+
+/// A hook by a token that its workflow chose: such tokens are each tenant's own.
+pub fn named_hook(tenant: &str, token: &str) -> ControlKey {
+    key(format!("HOOK#{tenant}#{token}"), "HOOK")
+}
+
+/// The workflows that runners have said they can run.
+pub const RUNNABLE: &str = "RUNNABLE";
+
+/// One workflow that a runner can run.
+pub fn runnable(workflow: &str) -> ControlKey {
+    key(RUNNABLE, workflow)
+}
+
 /// The partition of tenants with tasks under way.
 pub const BUSY: &str = "BUSY";
 
@@ -249,11 +363,25 @@ pub fn due_shard(shard: u8) -> String {
 
 /// The shard of a record.
 pub fn due_shard_of(of: &ControlKey) -> String {
+    due_shard(shard_of(of))
+}
+
+fn shard_of(of: &ControlKey) -> u8 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in of.pk.bytes().chain(of.sk.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     }
-    due_shard(u8::try_from(hash >> 32 & u64::from(DUE_SHARDS - 1)).unwrap_or(0))
+    u8::try_from(hash >> 32 & u64::from(DUE_SHARDS - 1)).unwrap_or(0)
+}
+
+/// A shard of the index, of runs and their timers.
+pub fn run_due_shard(shard: u8) -> String {
+    format!("RUNDUE#{shard}")
+}
+
+/// The shard of a run, or of a timer of one.
+pub fn run_due_shard_of(of: &ControlKey) -> String {
+    run_due_shard(shard_of(of))
 }
 
 /// All parked starts of a tenant.

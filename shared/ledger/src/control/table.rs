@@ -8,14 +8,14 @@ use aws_sdk_dynamodb::{
         update_item::builders::UpdateItemFluentBuilder,
     },
     types::{
-        AttributeValue, Delete, KeysAndAttributes, Put, PutRequest, Update, WriteRequest,
-        builders::{DeleteBuilder, PutBuilder, UpdateBuilder},
+        AttributeValue, ConditionCheck, Delete, KeysAndAttributes, Put, PutRequest, Update, WriteRequest,
+        builders::{ConditionCheckBuilder, DeleteBuilder, PutBuilder, UpdateBuilder},
     },
 };
 use ledgerline_event::Millis;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::keys::{self, ControlKey};
+use super::keys::ControlKey;
 use crate::StoreError;
 
 /// The index of records that something must be done about at a time of their own: only those with
@@ -113,27 +113,38 @@ impl ControlTable {
         Delete::builder().table_name(&self.name).set_key(Some(key_item(key)))
     }
 
+    /// A condition on a record that a transaction does not change.
+    pub fn check_for_transaction(&self, key: &ControlKey) -> ConditionCheckBuilder {
+        ConditionCheck::builder().table_name(&self.name).set_key(Some(key_item(key)))
+    }
+
     /// Keys of records of one shard whose time has come, oldest first. The index lags behind the
     /// table: whoever acts on a key reads the record first.
-    pub async fn due(&self, shard: u8, now: Millis, limit: i32) -> Result<Vec<ControlKey>, StoreError> {
-        let answer = self
-            .dynamo
+    pub async fn due(&self, shard: &str, now: Millis, limit: i32) -> Result<Vec<ControlKey>, StoreError> {
+        let answer = self.due_query(shard, now).limit(limit).send().await;
+        let answer = answer.map_err(|error| StoreError::new("Query", error))?;
+        Ok(answer.items().iter().filter_map(key_of).collect())
+    }
+
+    /// Keys of all records of one shard whose time comes until then.
+    pub async fn all_due(&self, shard: &str, until: Millis) -> Result<Vec<ControlKey>, StoreError> {
+        let mut pages = self.due_query(shard, until).into_paginator().send();
+        let mut keys = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            keys.extend(page.items().iter().filter_map(key_of));
+        }
+        Ok(keys)
+    }
+
+    fn due_query(&self, shard: &str, until: Millis) -> QueryFluentBuilder {
+        self.dynamo
             .query()
             .table_name(&self.name)
             .index_name(DUE_INDEX)
-            .key_condition_expression("dueShard = :shard AND dueAt <= :now")
-            .expression_attribute_values(":shard", AttributeValue::S(keys::due_shard(shard)))
-            .expression_attribute_values(":now", AttributeValue::N(now.to_string()))
-            .limit(limit)
-            .send()
-            .await
-            .map_err(|error| StoreError::new("Query", error))?;
-        let text = |item: &Item, name: &str| item.get(name)?.as_s().ok().cloned();
-        let keys = answer
-            .items()
-            .iter()
-            .filter_map(|item| Some(ControlKey { pk: text(item, "PK")?, sk: text(item, "SK")? }));
-        Ok(keys.collect())
+            .key_condition_expression("dueShard = :shard AND dueAt <= :until")
+            .expression_attribute_values(":shard", AttributeValue::S(shard.to_owned()))
+            .expression_attribute_values(":until", AttributeValue::N(until.to_string()))
     }
 
     /// Some records of a list, the newest first, and whether there may be more. The index lags a little behind the
@@ -242,6 +253,11 @@ impl ControlTable {
 pub fn key_item(key: &ControlKey) -> Item {
     let text = |value: &String| AttributeValue::S(value.clone());
     HashMap::from([("PK".to_owned(), text(&key.pk)), ("SK".to_owned(), text(&key.sk))])
+}
+
+fn key_of(item: &Item) -> Option<ControlKey> {
+    let text = |name: &str| item.get(name)?.as_s().ok().cloned();
+    Some(ControlKey { pk: text("PK")?, sk: text("SK")? })
 }
 
 /// A batch that was not done whole is asked for again after a moment, and not for ever.

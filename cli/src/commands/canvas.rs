@@ -1,12 +1,12 @@
 //! What a picture is painted on: lines of coloured text that fit into a terminal.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use unicode_width::UnicodeWidthChar;
 
 /// How large a picture may be, and whether it has colours.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Canvas {
+pub(super) struct Canvas {
     pub(super) width: usize,
     pub(super) height: usize,
     pub(super) colours: bool,
@@ -21,6 +21,12 @@ pub(super) enum Ink {
     Red,
     Cyan,
     Yellow,
+}
+
+/// A picture on the terminal, which the next one takes the place of.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    lines: Vec<String>,
 }
 
 /// One line, not yet cut to its width.
@@ -66,6 +72,26 @@ impl Canvas {
         painted.truncate(painted.trim_end().len());
         painted
     }
+}
+
+impl Screen {
+    /// Draws a picture where the last one was.
+    pub(super) fn draw(&mut self, lines: Vec<String>) -> io::Result<()> {
+        if lines == self.lines {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(over(self.lines.len(), &lines).as_bytes())?;
+        self.lines = lines;
+        stdout.flush()
+    }
+}
+
+/// Lines that are written over as many that were there, in one go: nothing flickers, and nothing stays.
+fn over(before: usize, lines: &[String]) -> String {
+    let up = if before > 0 { format!("\u{1b}[{before}A") } else { String::new() };
+    let lines: String = lines.iter().map(|line| format!("\r{line}\u{1b}[K\n")).collect();
+    format!("{up}{lines}\u{1b}[J")
 }
 
 impl Ink {
@@ -145,6 +171,13 @@ mod tests {
             assert_eq!(cut.ends_with('…'), width < 19, "{width}: {cut}");
         }
         assert_eq!(paint(8, false), "✓ 価格 …");
+    }
+
+    #[test]
+    fn a_picture_takes_the_place_of_the_one_before() {
+        let lines = ["j  running".to_owned(), "● a".to_owned()];
+        assert_eq!(over(0, &lines), "\rj  running\u{1b}[K\n\r● a\u{1b}[K\n\u{1b}[J");
+        assert!(over(3, &lines).starts_with("\u{1b}[3A\rj  running"));
     }
 
     #[test]

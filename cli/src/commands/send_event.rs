@@ -1,0 +1,69 @@
+//! `ledgerline send-event` and `ledgerline sent-events`
+
+use std::process::ExitCode;
+
+use ledgerline_dispatch::{EventSubmission, SentEventView};
+use ledgerline_event::Name;
+use serde_json::json;
+
+use super::given;
+use crate::{
+    args::{SendEventArgs, SentEventsArgs},
+    output::{Output, shortened},
+    target::Target,
+};
+
+pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let event = EventSubmission {
+        event: args.name,
+        data: given::json("--event-data", &args.event_data)?,
+        r#match: given::json("--match", &args.matched)?,
+    };
+    let emitter = target.emitter(Name::new("--app", args.app)?)?;
+    let event_id = target.dispatch().await?.send_event(&emitter, event, None).await?;
+    match output.is_json() {
+        true => output.json_line(&json!({ "eventId": event_id }))?,
+        false => output.line(&event_id)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn list(target: &Target, args: SentEventsArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let name = Name::new("NAME", args.name)?;
+    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let mut events = Vec::new();
+    let mut cursor = None;
+    loop {
+        let wanted = args.limit.get() - events.len();
+        let page = dispatch.sent_events(tenant, &name, wanted, cursor.as_deref()).await?;
+        events.extend(page.items);
+        cursor = page.cursor;
+        if cursor.is_none() || events.len() >= args.limit.get() {
+            break;
+        }
+    }
+    if output.is_json() {
+        events.iter().try_for_each(|event| output.json_line(event))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let headings = ["time", "id", "consumed", "from", "match", "data"];
+    let none = format!("No `{name}` was sent. `send-event {name}` sends one.");
+    output.table(&headings, events.iter().map(row).collect(), &none)?;
+    if cursor.is_some() {
+        eprintln!("There are more: raise --limit.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(view: &SentEventView) -> Vec<String> {
+    let event = &view.event;
+    let from = event.source_instance_id.as_ref().map_or(event.source_type.as_str(), Name::as_str);
+    vec![
+        event.timestamp.to_rfc3339(),
+        event.event_id.to_string(),
+        view.consumed_count.to_string(),
+        from.to_owned(),
+        shortened(&event.match_criteria.to_string(), 60),
+        shortened(&event.data.to_string(), 60),
+    ]
+}

@@ -1,0 +1,6 @@
+//! The whole of a program that executes workflows: on Lambda, or as a process (`--help`).
+
+#[tokio::main]
+async fn main() -> Result<(), workflow_runner::ServeError> {
+    workflow_runner::serve(example_workflows::workflows()).await
+}

@@ -1,0 +1,50 @@
+//! `POST /api/hooks/{token}`: data for a run, from whoever knows the token.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State, rejection::PathRejection},
+    http::{HeaderMap, StatusCode, header::AUTHORIZATION},
+};
+use ledgerline_dispatch::HookAnswer;
+use ledgerline_event::Name;
+use ledgerline_ledger::control::api_key::KeyScope;
+use serde::Serialize;
+
+use crate::{Api, body, problem::Problem};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Received {
+    run_id: Name,
+    event_id: Name,
+}
+
+pub(crate) async fn receive(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    token: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<(StatusCode, Json<Received>), Problem> {
+    let unknown = || Problem::new(StatusCode::NOT_FOUND, "hooks: no hook has this token");
+    // No hook can have a token that is no name; and what it is like is nobody's business.
+    let token = token.ok().and_then(|Path(token)| Name::new("token", token).ok()).ok_or_else(unknown)?;
+    let caller = match headers.contains_key(AUTHORIZATION) {
+        true => Some(api.caller(&headers, KeyScope::Write).await),
+        false => None,
+    };
+    let tenant = caller.as_ref().and_then(|caller| caller.as_ref().ok());
+    let payload = body::read_any(body).await?;
+    match api.dispatch.receive_by_hook(tenant, &token, payload).await? {
+        HookAnswer::Received { run_id, event_id } => {
+            Ok((StatusCode::ACCEPTED, Json(Received { run_id, event_id })))
+        }
+        HookAnswer::Gone => {
+            Err(Problem::new(StatusCode::GONE, "hooks: the hook was disposed of, or its run has ended"))
+        }
+        // Senders may have an `Authorization` of their own, which a token that is a credential makes no use of.
+        HookAnswer::Unknown => Err(caller.and_then(Result::err).unwrap_or_else(unknown)),
+    }
+}

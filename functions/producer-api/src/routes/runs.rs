@@ -1,0 +1,117 @@
+//! Runs: starting one, how runs fare, cancelling one, and driving one from elsewhere, event by event.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State, rejection::PathRejection},
+    http::{HeaderMap, StatusCode},
+};
+use ledgerline_dispatch::{ForeignEvent, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
+use ledgerline_event::{Invalid, LogEvent, RunState};
+use ledgerline_ledger::control::api_key::KeyScope;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::listing::{Asked, InState, Paging, foreign_cursor};
+use crate::{Api, body, problem::Problem};
+
+pub(crate) async fn start(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<StartedRun>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let run: RunSubmission = body::read(body).await?;
+    let started = api.dispatch.start_run(&api.emitter_of(tenant), run).await?;
+    Ok((StatusCode::ACCEPTED, Json(started)))
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    asked: Asked<InState<RunState>>,
+) -> Result<Json<RunPage>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let Query(asked) = asked?;
+    Ok(Json(api.dispatch.runs(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
+}
+
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<RunDetails>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    Ok(Json(api.dispatch.run(&tenant, &id?.0).await?))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Cancel {
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+pub(crate) async fn cancel(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Json<ShownRun>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let Path(id) = id?;
+    let cancel: Cancel = body::read_or_default(body).await?;
+    Ok(Json(api.dispatch.cancel_run(&tenant, &id, cancel.reason.as_deref()).await?.into()))
+}
+
+pub(crate) async fn events(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+    paging: Asked<Paging>,
+) -> Result<Json<Value>, Problem> {
+    let tenant = api.caller(&headers, KeyScope::Read).await?;
+    let (Path(id), Query(paging)) = (id?, paging?);
+    let (limit, begin) = (paging.limit()?, position(paging.cursor.as_deref())?);
+    let log = api.dispatch.run_events(&tenant, &id).await?;
+    // A log only grows, so the position of an event stays the same.
+    let (items, next) = page(&log, begin, limit);
+    Ok(Json(json!({ "items": items, "cursor": next.map(|next| next.to_string()) })))
+}
+
+/// The cursor of a log: how many events come before.
+fn position(cursor: Option<&str>) -> Result<usize, Invalid> {
+    match cursor {
+        None => Ok(0),
+        // `+3` is a number to Rust.
+        Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            text.parse().map_err(|_| foreign_cursor())
+        }
+        Some(_) => Err(foreign_cursor()),
+    }
+}
+
+/// Some events of a log, and where the next ones begin.
+fn page(log: &[LogEvent], begin: usize, limit: usize) -> (&[LogEvent], Option<usize>) {
+    let rest = log.get(begin..).unwrap_or_default();
+    let items = rest.get(..limit).unwrap_or(rest);
+    (items, (items.len() < rest.len()).then_some(begin + items.len()))
+}
+
+pub(crate) async fn append(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let tenant = api.caller(&headers, KeyScope::Write).await?;
+    let Path(id) = id?;
+    let event: ForeignEvent = body::read(body).await?;
+    let (event, history) = api.dispatch.append_foreign(&api.emitter_of(tenant), &id, event).await?;
+    // `{"step": {…}}`, so that the answer names what the event is about.
+    let mut answer = json!(history.entity(event.event_type.entity(), &event.correlation_id));
+    answer["event"] = json!(event);
+    Ok((StatusCode::CREATED, Json(answer)))
+}

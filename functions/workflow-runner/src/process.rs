@@ -1,0 +1,164 @@
+//! As a process: it polls the run queue itself, of local mode or of a stage on AWS.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
+use ledgerline_ledger::{Clients, LocalState, Names, parameter, system_clock, telemetry::Metrics};
+use ledgerline_workflow::{Runner, Workflows};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use crate::{Handler, Polling, args::Args, inbox::SqsInbox, poll};
+
+/// A ledger whose runs are executed.
+struct Place {
+    clients: Clients,
+    names: Names,
+    /// How a person names it on the command line.
+    flag: String,
+    /// And in a sentence.
+    called: String,
+}
+
+pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
+    let args = Args::parse();
+    logs_to_stderr();
+    let place = Place::find(&args).await?;
+    let queues = QueueUrls::find(&place.clients.sqs, &place.names)
+        .await
+        .with_context(|| format!("{} does not answer", place.called))?;
+    let inbox = SqsInbox { sqs: place.clients.sqs.clone(), url: queues.runs.clone() };
+    let options = DispatchOptions {
+        queues,
+        drainers: Drainers::parse("")?,
+        slack: None,
+        metrics: Metrics::silent(),
+        ledger_flag: place.flag,
+        clock: system_clock(),
+    };
+    let dispatch = Dispatch::new(&place.clients, &place.names, options)?;
+    let handler = Handler {
+        runner: Runner::new(dispatch, workflows, args.runner()),
+        metrics: Metrics::silent(),
+        clock: system_clock(),
+    };
+    handler.runner.publish().await.context("telling which workflows there are")?;
+    let names: Vec<&str> = handler.runner.workflows().names().collect();
+    tracing::info!("{}; waiting for runs of {}", listed(&names), place.called);
+
+    let (stop, stopped) = watch::channel(false);
+    let polling = Polling { concurrency: args.concurrency.into(), grace: args.grace() };
+    let sweeping = tokio::spawn(sweep(handler.clone(), args.sweep_every(), stopped.clone()));
+    let polling = poll(handler, inbox, polling, stopped);
+    tokio::pin!(polling);
+    tokio::select! {
+        () = &mut polling => {}
+        asked = interrupted() => {
+            asked?;
+            tracing::info!("stopping: taking no more runs, and finishing what is in flight");
+            stop.send_replace(true);
+            tokio::select! {
+                () = polling => {}
+                // Whoever asks twice does not want to wait; others go on with the runs when their leases end.
+                again = interrupted() => again?,
+            }
+        }
+    }
+    sweeping.abort();
+    Ok(())
+}
+
+impl Place {
+    async fn find(args: &Args) -> anyhow::Result<Self> {
+        match (&args.stage, args.local) {
+            (_, true) => {
+                let state = LocalState::read(&args.data)?;
+                Ok(Self {
+                    clients: Clients::at_endpoint(&state.aws_endpoint, &state.region),
+                    names: Names::of_stage(&state.stage),
+                    flag: "--local".into(),
+                    called: format!("local mode at {}", state.api_url),
+                })
+            }
+            (Some(stage), false) => {
+                let clients = Clients::from_environment().await;
+                let mut names = Names::of_stage(stage);
+                let called = format!("stage {stage} on AWS");
+                let bucket = parameter(&clients.ssm, &names.payload_bucket_parameter).await;
+                let bucket = bucket.with_context(|| format!("{called} does not answer"))?;
+                // Bucket names are global, so the deployment publishes the one that it was given.
+                names.payload_bucket = bucket.with_context(|| {
+                    format!("{called} has no parameter {}: is it deployed?", names.payload_bucket_parameter)
+                })?;
+                Ok(Self { clients, names, flag: format!("--stage {stage}"), called })
+            }
+            (None, false) => {
+                bail!("say whose runs: --local for the running local mode, or --stage STAGE on AWS")
+            }
+        }
+    }
+}
+
+/// `3 workflows: approval, order, saga`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "no workflows".to_owned(),
+        [only] => format!("1 workflow: {only}"),
+        many => format!("{} workflows: {}", many.len(), many.join(", ")),
+    }
+}
+
+/// Looks after runs whose time has come.
+async fn sweep(handler: Handler, every: std::time::Duration, mut stopped: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => return,
+            _ = ticks.tick() => {}
+        }
+        if let Err(error) = handler.tick().await {
+            tracing::warn!(%error, "could not look for runs whose time has come; trying again soon");
+        }
+    }
+}
+
+/// Log lines for people; `RUST_LOG` says how much. A program that has set up a log of its own keeps it.
+fn logs_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .with_env_filter(filter)
+        .try_init();
+}
+
+async fn interrupted() -> anyhow::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            result = tokio::signal::ctrl_c() => result?,
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workflows_are_listed_as_people_count() {
+        assert_eq!(listed(&[]), "no workflows");
+        assert_eq!(listed(&["order"]), "1 workflow: order");
+        assert_eq!(listed(&["approval", "order"]), "2 workflows: approval, order");
+    }
+}

@@ -1,0 +1,160 @@
+//! Appending to a log: entry n + 1 if it is absent, with everything that its events bring about.
+
+use aws_sdk_dynamodb::{error::SdkError, types::TransactWriteItem};
+use ledgerline_event::{LogDraft, LogEvent, Name};
+use ledgerline_ledger::{StoreError, control::keys};
+
+use super::{
+    LogEntry, RunLog,
+    log::{ENTRY_BYTES, stored_size},
+    side_writes::{SideWrite, StateChange, state_change},
+};
+use crate::{
+    Dispatch, DispatchError,
+    transaction::{Cancelled, built, busy, cancelled},
+};
+
+/// Writes of one transaction beside the entry and the run: it takes a hundred.
+const SIDE_WRITES: usize = 90;
+
+/// What became of an append.
+#[derive(Debug)]
+pub enum Appended {
+    /// The events are in the log. They may be fewer than were asked for: one entry holds only so much.
+    Done(LogEntry),
+    /// Somebody else has appended meanwhile: catch up first.
+    Behind,
+    /// The token of this hook is taken by another.
+    TokenTaken(Name),
+}
+
+/// What became of putting one entry.
+pub(super) enum PutEntry {
+    Done,
+    /// Another entry is in its place.
+    Taken,
+    /// These of the other writes were refused, by their position.
+    Refused(Vec<usize>),
+}
+
+impl Dispatch {
+    /// Appends events to a log that is read up to its end. `wakes` if somebody else works on the run: they must look
+    /// again before they let it go.
+    pub async fn append(
+        &self,
+        log: &mut RunLog,
+        drafts: &[LogDraft],
+        wakes: bool,
+    ) -> Result<Appended, DispatchError> {
+        let (mut events, mut writes, mut change) = (Vec::new(), Vec::<SideWrite>::new(), None::<StateChange>);
+        let mut bytes = 0;
+        for draft in drafts {
+            bytes += stored_size(&draft.event_data);
+            let full = bytes > ENTRY_BYTES || writes.len() >= SIDE_WRITES;
+            // The token of a hook is taken on a condition; giving it back is another matter.
+            let given_back =
+                writes.iter().any(|write| write.token_of.as_ref() == Some(&draft.correlation_id));
+            if !events.is_empty() && (full || given_back) {
+                break;
+            }
+            let at = self.now().max(log.last_time);
+            let event = draft.clone().at(self.new_event_id(), at);
+            let retry_was_set =
+                log.history.steps().get(&event.correlation_id).is_some_and(|step| step.retry_after.is_some());
+            log.history.apply(&event).inspect_err(|_| log.astray |= !events.is_empty())?;
+            log.last_time = at;
+            if let Some(side) = self.side_writes(log, &event, retry_was_set)? {
+                // A transaction writes a record once: the last write is what remains.
+                match writes.iter_mut().find(|before| before.key == side.key) {
+                    Some(before) => before.write = side.write,
+                    None => writes.push(side),
+                }
+            }
+            change = state_change(change, &event);
+            events.push(event);
+        }
+        log.astray = true;
+        let sequence = log.sequence + 1;
+        let hooks: Vec<Option<Name>> = writes.iter().map(|write| write.token_of.clone()).collect();
+        let run = self.run_write(&log.tenant, &log.run_id, change.as_ref(), log.external, wakes)?;
+        let writes = writes.into_iter().map(|side| side.write).chain(run).collect();
+        let nonce = self.new_event_id();
+        match self.put_entry(&log.tenant, &log.run_id, sequence, &nonce, &events, writes).await? {
+            PutEntry::Done => {
+                log.astray = false;
+                log.sequence = sequence;
+                Ok(Appended::Done(LogEntry { sequence, events }))
+            }
+            PutEntry::Taken => Ok(Appended::Behind),
+            PutEntry::Refused(positions) => {
+                let mut hooks =
+                    positions.iter().filter_map(|position| hooks.get(*position).cloned().flatten());
+                match hooks.next() {
+                    Some(hook) => Ok(Appended::TokenTaken(hook)),
+                    None => Err(StoreError::unreadable("appending to a log", "the run has no record").into()),
+                }
+            }
+        }
+    }
+
+    /// Puts an entry if it is absent, together with `writes`.
+    pub(super) async fn put_entry(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        sequence: u64,
+        nonce: &Name,
+        events: &[LogEvent],
+        writes: Vec<TransactWriteItem>,
+    ) -> Result<PutEntry, DispatchError> {
+        let key = keys::run_entry(tenant, run_id, sequence);
+        let row = self.entry_row(nonce, events).await?;
+        if writes.is_empty() {
+            let put =
+                self.control.put(&key, &row)?.condition_expression("attribute_not_exists(PK)").send().await;
+            return match put {
+                Ok(_) => Ok(PutEntry::Done),
+                Err(SdkError::ServiceError(refused))
+                    if refused.err().is_conditional_check_failed_exception() =>
+                {
+                    self.own_or_taken(tenant, run_id, sequence, nonce).await
+                }
+                Err(error) => Err(StoreError::new("PutItem", error).into()),
+            };
+        }
+        let mut attempt = 0;
+        loop {
+            let put = self.control.put_for_transaction(&key, &row)?;
+            let put = put.condition_expression("attribute_not_exists(PK)").build().map_err(built)?;
+            let entry = TransactWriteItem::builder().put(put).build();
+            let all = std::iter::once(entry).chain(writes.iter().cloned()).collect();
+            let answer = self.control.transaction().set_transact_items(Some(all)).send().await;
+            match cancelled(answer)? {
+                None => return Ok(PutEntry::Done),
+                Some(Cancelled::Refused(positions)) if positions.contains(&0) => {
+                    return self.own_or_taken(tenant, run_id, sequence, nonce).await;
+                }
+                Some(Cancelled::Refused(positions)) => {
+                    return Ok(PutEntry::Refused(
+                        positions.into_iter().map(|position| position - 1).collect(),
+                    ));
+                }
+                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+            }
+        }
+    }
+
+    /// A refused put may be one's own whose answer was lost.
+    async fn own_or_taken(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        sequence: u64,
+        nonce: &Name,
+    ) -> Result<PutEntry, DispatchError> {
+        Ok(match self.entry_is(tenant, run_id, sequence, nonce).await? {
+            true => PutEntry::Done,
+            false => PutEntry::Taken,
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! Runs that wait for a task or a job: its end, met in the ledger, wakes them.
+
+use ledgerline_event::{Event, LogDraft, Name, RunEventType, overflow};
+use ledgerline_ledger::control::keys;
+use serde_json::{Map, Value, json};
+
+use super::{
+    side_writes::Owner,
+    wake::{FromOutside, Woken},
+};
+use crate::{Dispatch, DispatchError, transaction::built};
+
+impl Dispatch {
+    /// A task that a run started has ended by this event.
+    pub(crate) async fn task_ended_for(&self, run_id: &Name, end: &Event) -> Result<(), DispatchError> {
+        let mut event = end.clone();
+        self.timeline.restore(&mut event).await?;
+        let property = |name: &str| event.properties.get(name).cloned();
+        let ended = match event.event_type.as_str() {
+            "Task Completed" if overflow::marker(&event.properties).is_some() => json!({
+                "state": "failed",
+                "error": "the output of the task is missing: the part that overflowed to S3 cannot be read",
+            }),
+            "Task Completed" => json!({ "state": "completed", "output": property("output") }),
+            "Task Timeout" => json!({
+                "state": "failed",
+                "error": format!("the task timed out after {} ms", property("elapsedMs").unwrap_or_default()),
+                "errorCategory": "timeout",
+            }),
+            _ => json!({
+                "state": "failed",
+                "error": property("error"),
+                "errorCategory": property("errorCategory"),
+            }),
+        };
+        self.end_awaited(&end.tenant_id, run_id, ("TASK", &end.entity_id), ended).await
+    }
+
+    /// A job that a run started is completed, or one of its tasks has failed.
+    pub(crate) async fn job_ended_for(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        job_id: &Name,
+        failed_task: Option<&Name>,
+    ) -> Result<(), DispatchError> {
+        let ended = match failed_task {
+            None => json!({ "state": "completed", "output": { "jobId": job_id } }),
+            Some(task) => {
+                json!({ "state": "failed", "error": format!("task `{task}` of job `{job_id}` failed") })
+            }
+        };
+        self.end_awaited(tenant, run_id, ("JOB", job_id), ended).await
+    }
+
+    async fn end_awaited(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        (entity_type, entity_id): (&str, &Name),
+        ended: Value,
+    ) -> Result<(), DispatchError> {
+        let key = keys::run_awaits(tenant, run_id, entity_type, entity_id);
+        let Some(owner) = self.control.get::<Owner>(&key).await? else { return Ok(()) };
+        let Value::Object(ended) = ended else { return Ok(()) };
+        let mut event_data = Map::from_iter([("outcome".to_owned(), Value::from("ended"))]);
+        event_data.extend(ended.into_iter().filter(|(_, value)| !value.is_null()));
+        let delete = self.control.delete_for_transaction(&key).condition_expression("entityId = :wait");
+        let delete = delete
+            .expression_attribute_values(":wait", crate::conditional::text(&owner.entity_id))
+            .build()
+            .map_err(built)?;
+        let woken = self
+            .wake_run(FromOutside {
+                tenant,
+                run_id,
+                draft: LogDraft {
+                    event_type: RunEventType::WaitCompleted,
+                    correlation_id: owner.entity_id.clone(),
+                    event_data,
+                },
+                guards: vec![aws_sdk_dynamodb::types::TransactWriteItem::builder().delete(delete).build()],
+                wakes: true,
+            })
+            .await?;
+        match woken {
+            Woken::Done(_) => self.go_on(tenant, run_id, owner.external).await,
+            Woken::Ended | Woken::Refused => Ok(()),
+        }
+    }
+}

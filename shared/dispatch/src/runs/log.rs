@@ -1,0 +1,248 @@
+//! The log of a run: entries of events, each entry one row, in the order in which they were appended.
+
+use futures::future::try_join_all;
+use ledgerline_event::{LogEvent, Millis, Name, RunHistory};
+use ledgerline_ledger::{
+    StoreError,
+    control::{keys, read},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Dispatch, DispatchError, conditional::text};
+
+/// Larger details of an event lie in the payload bucket.
+const INLINE_BYTES: usize = 50_000;
+/// The events of one entry take no more than this: a row has 400 KB.
+pub(super) const ENTRY_BYTES: usize = 300_000;
+
+/// What was appended at once.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct LogEntry {
+    pub sequence: u64,
+    pub events: Vec<LogEvent>,
+}
+
+/// A run's log as far as it was read, and where everything stands after it.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct RunLog {
+    pub tenant: Name,
+    pub run_id: Name,
+    /// The number of the last entry.
+    pub sequence: u64,
+    pub history: RunHistory,
+    pub(super) last_time: Millis,
+    pub(super) external: bool,
+    /// Whether `history` has events that were not appended after all.
+    pub(super) astray: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct EntryRow {
+    nonce: Name,
+    events: String,
+    #[serde(rename = "SK", skip_serializing, default)]
+    sk: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredEvent {
+    #[serde(flatten)]
+    event: LogEvent,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data_key: Option<String>,
+}
+
+impl RunLog {
+    pub(super) fn new(tenant: Name, run_id: Name, external: bool) -> Self {
+        Self {
+            tenant,
+            run_id,
+            sequence: 0,
+            history: RunHistory::default(),
+            last_time: Millis::MIN,
+            external,
+            astray: false,
+        }
+    }
+
+    /// Adds an entry that follows.
+    pub(super) fn add(&mut self, entry: &LogEntry) -> Result<(), DispatchError> {
+        for event in &entry.events {
+            self.history.apply(event).map_err(|illegal| {
+                let what = format!("the log of {} is broken at {}: {illegal}", self.run_id, entry.sequence);
+                StoreError::unreadable("reading a log", what)
+            })?;
+            self.last_time = self.last_time.max(event.timestamp);
+        }
+        self.sequence = entry.sequence;
+        Ok(())
+    }
+}
+
+impl Dispatch {
+    /// The entries after `after`, whole.
+    pub async fn log_entries(
+        &self,
+        tenant: &str,
+        run_id: &str,
+        after: u64,
+    ) -> Result<Vec<LogEntry>, DispatchError> {
+        let mut pages = self
+            .control
+            .partition(&keys::run_partition(tenant, run_id))
+            .key_condition_expression("PK = :pk AND SK BETWEEN :first AND :last")
+            .expression_attribute_values(":first", text(&keys::run_entry(tenant, run_id, after + 1).sk))
+            .expression_attribute_values(":last", text(&keys::run_entry(tenant, run_id, 9_999_999_999).sk))
+            .into_paginator()
+            .send();
+        let mut rows: Vec<EntryRow> = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            for item in page.items.unwrap_or_default() {
+                rows.push(read(item)?);
+            }
+        }
+        let entries = rows.into_iter().map(EntryRow::parse).collect::<Result<Vec<_>, _>>()?;
+        try_join_all(entries.into_iter().map(|(sequence, stored)| async move {
+            let events = stored.into_iter().map(|event| self.whole(event));
+            Ok(LogEntry { sequence, events: try_join_all(events).await? })
+        }))
+        .await
+    }
+
+    /// The last entry.
+    pub(super) async fn last_entry(
+        &self,
+        tenant: &str,
+        run_id: &str,
+    ) -> Result<Option<LogEntry>, DispatchError> {
+        let answer = self
+            .control
+            .partition(&keys::run_partition(tenant, run_id))
+            .key_condition_expression("PK = :pk AND begins_with(SK, :log)")
+            .expression_attribute_values(":log", text(keys::LOG))
+            .scan_index_forward(false)
+            .limit(1)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        let Some(item) = answer.items.unwrap_or_default().into_iter().next() else { return Ok(None) };
+        let (sequence, stored) = read::<EntryRow>(item)?.parse()?;
+        // Only what happened is asked for here, not the details that lie elsewhere.
+        Ok(Some(LogEntry { sequence, events: stored.into_iter().map(|stored| stored.event).collect() }))
+    }
+
+    /// Whether the entry at this place was put by `nonce`.
+    pub(super) async fn entry_is(
+        &self,
+        tenant: &str,
+        run_id: &str,
+        sequence: u64,
+        nonce: &Name,
+    ) -> Result<bool, DispatchError> {
+        let there: Option<EntryRow> = self.control.get(&keys::run_entry(tenant, run_id, sequence)).await?;
+        Ok(there.is_some_and(|there| there.nonce == *nonce))
+    }
+
+    /// The whole log of a run, folded, and its entries.
+    pub async fn read_log(
+        &self,
+        run: &super::RunRecord,
+        tenant: &Name,
+    ) -> Result<(RunLog, Vec<LogEntry>), DispatchError> {
+        let mut log = RunLog::new(tenant.clone(), run.run_id.clone(), run.external);
+        let entries = self.log_entries(tenant, &run.run_id, 0).await?;
+        for entry in &entries {
+            log.add(entry)?;
+        }
+        Ok((log, entries))
+    }
+
+    /// Reads on after somebody else has appended: the log as it is now, and what is new in it.
+    pub async fn catch_up(&self, log: &mut RunLog) -> Result<Vec<LogEntry>, DispatchError> {
+        let known = log.sequence;
+        if log.astray {
+            // Whether it is executed elsewhere has not changed with what was not appended.
+            *log = RunLog::new(log.tenant.clone(), log.run_id.clone(), log.external);
+        }
+        let mut entries = self.log_entries(&log.tenant, &log.run_id, log.sequence).await?;
+        for entry in &entries {
+            log.add(entry)?;
+        }
+        entries.retain(|entry| entry.sequence > known);
+        Ok(entries)
+    }
+
+    /// A row for events; what is large in them is stored first.
+    pub(super) async fn entry_row(
+        &self,
+        nonce: &Name,
+        events: &[LogEvent],
+    ) -> Result<EntryRow, DispatchError> {
+        let mut stored = Vec::with_capacity(events.len());
+        for event in events {
+            let unreadable = |error: serde_json::Error| StoreError::unreadable("PutItem", error.to_string());
+            let data = match size_of(&event.event_data) > INLINE_BYTES {
+                true => Some(serde_json::to_vec(&event.event_data).map_err(unreadable)?),
+                false => None,
+            };
+            stored.push(match data {
+                None => StoredEvent { event: event.clone(), data_key: None },
+                Some(data) => {
+                    let key = format!("runs/{}.json", event.event_id);
+                    self.payloads.put(&key, data).await?;
+                    let event = LogEvent { event_data: Map::new(), ..event.clone() };
+                    StoredEvent { event, data_key: Some(key) }
+                }
+            });
+        }
+        let events = serde_json::to_string(&stored)
+            .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+        Ok(EntryRow { nonce: nonce.clone(), events, sk: String::new() })
+    }
+
+    async fn whole(&self, stored: StoredEvent) -> Result<LogEvent, DispatchError> {
+        let StoredEvent { mut event, data_key } = stored;
+        if let Some(key) = data_key {
+            let unreadable = |what: String| StoreError::unreadable("reading a log", what);
+            let body =
+                self.payloads.get(&key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?;
+            event.event_data = serde_json::from_slice::<Map<String, Value>>(&body)
+                .map_err(|error| unreadable(format!("{key}: {error}")))?;
+        }
+        Ok(event)
+    }
+}
+
+/// About how many bytes of a row an event takes.
+pub(super) fn stored_size(data: &Map<String, Value>) -> usize {
+    let size = size_of(data);
+    200 + if size > INLINE_BYTES { 100 } else { size }
+}
+
+/// As JSON, near enough: what has to be escaped counts once.
+fn size_of(data: &Map<String, Value>) -> usize {
+    fn of(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) => 5,
+            Value::Number(_) => 20,
+            Value::String(text) => text.len() + 2,
+            Value::Array(values) => values.iter().map(|value| of(value) + 1).sum::<usize>() + 2,
+            Value::Object(fields) => size_of(fields),
+        }
+    }
+    data.iter().map(|(name, value)| name.len() + of(value) + 4).sum::<usize>() + 2
+}
+
+impl EntryRow {
+    fn parse(self) -> Result<(u64, Vec<StoredEvent>), DispatchError> {
+        let unreadable = |what: String| StoreError::unreadable("reading a log", what);
+        let sequence = keys::parse_run_entry(&self.sk).ok_or_else(|| unreadable(self.sk.clone()))?;
+        let stored = serde_json::from_str(&self.events).map_err(|error| unreadable(error.to_string()))?;
+        Ok((sequence, stored))
+    }
+}

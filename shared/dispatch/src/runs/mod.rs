@@ -1,0 +1,39 @@
+//! Runs of durable workflows, as the store knows them: a record, a log that only grows, and what a run waits for.
+//!
+//! The log decides. Entry n + 1 is put if it is absent, and whatever an entry brings about (a wait, a timer, a hook,
+//! the run's state) changes in the same transaction. So of two who want to write at once one is refused and looks
+//! again, and nothing that a run waits for can come true twice.
+
+mod append;
+mod await_end;
+mod cancel;
+mod create;
+mod foreign;
+mod hook;
+mod lease;
+mod log;
+mod look_back;
+mod orphans;
+mod outbox;
+mod query;
+mod record;
+mod runnable;
+mod send;
+mod side_writes;
+mod sweep;
+mod wake;
+
+pub use append::Appended;
+pub use create::{RunSubmission, StartedRun};
+pub use foreign::{ForeignEvent, conflict};
+pub use hook::HookAnswer;
+pub use lease::{RUN_LEASE_MS, Released, RunLease, RunTaken};
+pub use log::{LogEntry, RunLog};
+pub use outbox::check_loggable;
+pub use query::{RunDetails, RunPage, SentEventPage, SentEventView, ShownRun};
+pub use record::RunRecord;
+pub use send::{EventSubmission, SentEvent};
+pub use sweep::RunsSwept;
+pub use wake::RunMessage;
+
+pub(crate) use create::NewRun;

@@ -1,0 +1,93 @@
+//! From the log to the ledger. The events of an entry have their ids and times, so sending them again changes nothing;
+//! the run's record says how far they were sent.
+
+use futures::future::try_join_all;
+use ledgerline_event::{Event, Invalid, LogDraft, LogEvent, Name, Properties, overflow};
+use ledgerline_ledger::{EmitError, Emitter, SealedEvent, check_storable, control::keys};
+use serde_json::{Map, Value};
+
+use super::RunRecord;
+use crate::{
+    Dispatch, DispatchError,
+    conditional::{Answer, conditionally, number},
+};
+
+impl Dispatch {
+    /// Emits in the context of a run.
+    pub fn run_emitter(&self, tenant: &Name, run: &RunRecord) -> Emitter {
+        self.emitter.within(|origin| {
+            origin.tenant = tenant.clone();
+            origin.app = run.app_name.clone();
+            origin.context = run.context();
+            origin.caused_by = run.caused_by.clone();
+            origin.workflow_run_id = Some(run.run_id.to_string());
+        })
+    }
+
+    /// Sends events of a run's log to the ledger.
+    pub async fn emit_log(
+        &self,
+        tenant: &Name,
+        run: &RunRecord,
+        events: &[LogEvent],
+    ) -> Result<(), DispatchError> {
+        let emitter = self.run_emitter(tenant, run);
+        let sealed = events.iter().map(|event| async {
+            let event = in_ledger(&emitter, event)?;
+            emitter.seal(event).await
+        });
+        let sealed: Vec<SealedEvent> = try_join_all(sealed).await.map_err(|error: EmitError| error)?;
+        self.emitter.send_sealed(sealed).await?;
+        Ok(())
+    }
+
+    /// Sends what the ledger does not have yet of a run that nobody here executes.
+    pub(super) async fn settle_outbox(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+        let key = keys::run(tenant, run_id);
+        loop {
+            let Some(run) = self.control.get::<RunRecord>(&key).await? else { return Ok(()) };
+            let entries = self.log_entries(tenant, run_id, run.emitted).await?;
+            let last = entries.last().map_or(run.emitted, |entry| entry.sequence);
+            let events: Vec<LogEvent> = entries.into_iter().flat_map(|entry| entry.events).collect();
+            self.emit_log(tenant, &run, &events).await?;
+            let update = self
+                .control
+                .update(&key)
+                .update_expression("SET emitted = :emitted REMOVE dueShard, dueAt")
+                .condition_expression("wakes = :wakes")
+                .expression_attribute_values(":emitted", number(last))
+                .expression_attribute_values(":wakes", number(run.wakes));
+            if let Answer::Done(_) = conditionally::<RunRecord>(update).await? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// An event of a log as the ledger has it.
+fn in_ledger(emitter: &Emitter, event: &LogEvent) -> Result<Event, Invalid> {
+    emitter
+        .event(event.event_type.as_str())
+        .entity(event.event_type.entity().entity_type(), event.correlation_id.as_str())
+        .event_id(event.event_id.clone())
+        .at(event.timestamp)
+        .properties(properties(&event.correlation_id, &event.event_data))
+        .build_plain()
+}
+
+fn properties(correlation_id: &Name, data: &Map<String, Value>) -> Properties {
+    let mut properties = data.clone();
+    properties.insert("correlationId".into(), Value::from(correlation_id.as_str()));
+    properties
+}
+
+/// Whether the ledger can hold what an event says. Asked before it is appended: a log that cannot be told of would
+/// stop its run.
+pub fn check_loggable(draft: &LogDraft) -> Result<(), Invalid> {
+    let wrong = |reason: String| Invalid::new("eventData", reason);
+    if draft.event_data.contains_key(overflow::MARKER) {
+        return Err(wrong(format!("{} is reserved", overflow::MARKER)));
+    }
+    let json = serde_json::to_string(&draft.event_data).map_err(|error| wrong(error.to_string()))?;
+    check_storable(&json).map_err(wrong)
+}

@@ -1,0 +1,189 @@
+//! Runs as people see them.
+
+use std::borrow::Cow;
+
+use ledgerline_event::{LogEvent, Name, RunState, RunView};
+use ledgerline_ledger::{
+    StoreError,
+    control::{keys, read},
+};
+use serde::Serialize;
+
+use super::{RunRecord, SentEvent, send::SentRow};
+use crate::{Dispatch, DispatchError, conditional::text, listing::ListCursor};
+
+/// Sent events of one answer at most.
+const SENT_MAX: usize = 100;
+
+/// Some runs of a list.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct RunPage {
+    pub items: Vec<ShownRun>,
+    pub cursor: Option<String>,
+}
+
+/// The part of a run's record that is anybody else's business.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct ShownRun {
+    pub run_id: Name,
+    pub workflow_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_version: Option<String>,
+    pub state: RunState,
+    pub app_name: Name,
+    pub external: bool,
+    pub created_at: ledgerline_event::Millis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<ledgerline_event::Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<ledgerline_event::Millis>,
+    /// Why the last runner could not go on with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+/// A run with its steps, hooks and waits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct RunDetails {
+    #[serde(flatten)]
+    pub view: RunView<'static>,
+    pub app_name: Name,
+    pub external: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+/// Some events that were sent.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SentEventPage {
+    pub items: Vec<SentEventView>,
+    pub cursor: Option<String>,
+}
+
+/// A sent event, and how many runs it has woken.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct SentEventView {
+    #[serde(flatten)]
+    pub event: SentEvent,
+    pub consumed_count: u64,
+}
+
+impl From<RunRecord> for ShownRun {
+    fn from(run: RunRecord) -> Self {
+        Self {
+            run_id: run.run_id,
+            workflow_name: run.workflow_name,
+            workflow_version: run.workflow_version,
+            state: run.state,
+            app_name: run.app_name,
+            external: run.external,
+            created_at: run.created_at,
+            started_at: run.started_at,
+            ended_at: run.ended_at,
+            last_error: run.last_error,
+        }
+    }
+}
+
+impl Dispatch {
+    /// The run, or that there is none.
+    pub async fn known_run(&self, tenant: &Name, run_id: &str) -> Result<RunRecord, DispatchError> {
+        self.control.get(&keys::run(tenant, run_id)).await?.ok_or_else(|| DispatchError::Unknown {
+            what: "runs",
+            id: run_id.to_owned(),
+            hint: String::new(),
+        })
+    }
+
+    /// Runs, the newest first: of one state, or of all, those that are under way before those that have ended.
+    pub async fn runs(
+        &self,
+        tenant: &Name,
+        state: Option<RunState>,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<RunPage, DispatchError> {
+        let states = [
+            RunState::Running,
+            RunState::Pending,
+            RunState::Failed,
+            RunState::Cancelled,
+            RunState::Completed,
+        ];
+        let lists: Vec<String> = states
+            .iter()
+            .filter(|one| state.is_none_or(|wanted| wanted == **one))
+            .map(|state| keys::runs_in(tenant, state.as_str()))
+            .collect();
+        let cursor = ListCursor::decode(cursor)?;
+        let key_of = |id: &str| keys::run(tenant, id);
+        let (runs, next) = self.list_pages::<RunRecord>(&lists, limit, cursor, key_of).await?;
+        Ok(RunPage { items: runs.into_iter().map(ShownRun::from).collect(), cursor: next })
+    }
+
+    /// A run with its steps, hooks and waits.
+    pub async fn run(&self, tenant: &Name, run_id: &str) -> Result<RunDetails, DispatchError> {
+        let run = self.known_run(tenant, run_id).await?;
+        let (log, _) = self.read_log(&run, tenant).await?;
+        let view =
+            log.history.view().ok_or_else(|| StoreError::unreadable("reading a log", "it is empty"))?;
+        Ok(RunDetails {
+            view: RunView {
+                run: Cow::Owned(view.run.into_owned()),
+                steps: Cow::Owned(view.steps.into_owned()),
+                hooks: Cow::Owned(view.hooks.into_owned()),
+                waits: Cow::Owned(view.waits.into_owned()),
+            },
+            app_name: run.app_name,
+            external: run.external,
+            last_error: run.last_error,
+        })
+    }
+
+    /// Events of a name that were sent, the newest first.
+    pub async fn sent_events(
+        &self,
+        tenant: &Name,
+        event_name: &str,
+        limit: usize,
+        before: Option<&str>,
+    ) -> Result<SentEventPage, DispatchError> {
+        let limit = limit.clamp(1, SENT_MAX);
+        let answer = self
+            .control
+            .partition(&keys::sent_events(tenant, event_name, None))
+            .key_condition_expression("PK = :pk AND SK < :before")
+            .expression_attribute_values(":before", text(before.unwrap_or("A")))
+            .scan_index_forward(false)
+            .limit(i32::try_from(limit).unwrap_or(i32::MAX))
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        let more = answer.last_evaluated_key.is_some();
+        let mut items = Vec::new();
+        let mut last = None;
+        for row in answer.items.unwrap_or_default() {
+            let row: SentRow = read(row)?;
+            last = Some(format!("{}#{}", row.timestamp, row.event_id));
+            let Some(event) = self.sent_event(tenant, event_name, &row).await? else { continue };
+            let consumed_count = self.consumed_count(tenant, &event.event_id).await?;
+            items.push(SentEventView { event, consumed_count });
+        }
+        Ok(SentEventPage { items, cursor: last.filter(|_| more) })
+    }
+
+    /// Every event of a run's log, in its order.
+    pub async fn run_events(&self, tenant: &Name, run_id: &str) -> Result<Vec<LogEvent>, DispatchError> {
+        self.known_run(tenant, run_id).await?;
+        let entries = self.log_entries(tenant, run_id, 0).await?;
+        Ok(entries.into_iter().flat_map(|entry| entry.events).collect())
+    }
+}

@@ -1,0 +1,94 @@
+//! The record of a run: who works on it, how far its outbox is, where it is listed. What happened is in its log.
+
+use ledgerline_event::{Context, Millis, Name, RunState};
+use serde::{Deserialize, Serialize};
+
+/// A run as it is stored, without its log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct RunRecord {
+    pub run_id: Name,
+    pub workflow_name: String,
+    pub app_name: Name,
+    pub state: RunState,
+    /// Nobody here executes it: whoever appends to it over HTTP does.
+    #[serde(default)]
+    pub external: bool,
+    pub created_at: Millis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Millis>,
+    /// The version of the workflow that began it, and must go on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow_version: Option<String>,
+    /// Why the last runner could not go on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Its `run_created` event.
+    pub(crate) created_by: Name,
+    /// The context of its events, as JSON.
+    pub(crate) context: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) caused_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) content_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lease_owner: Option<Name>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lease_until: Option<Millis>,
+    /// How often somebody else than its runner has appended to its log.
+    #[serde(default)]
+    pub(crate) wakes: u64,
+    /// How often it was taken since it was last let go in order.
+    #[serde(default)]
+    pub(crate) takes: u32,
+    /// The last entry of the log whose events are in the ledger.
+    #[serde(default)]
+    pub(crate) emitted: u64,
+    /// The time for which a delayed message is on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) alarm_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) due_shard: Option<String>,
+    /// When to look after it unless somebody has by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) due_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list_in: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list_at: Option<String>,
+}
+
+impl RunRecord {
+    /// Whether somebody may be working on it.
+    pub(crate) fn is_held(&self, now: Millis) -> bool {
+        self.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// How often it was taken without being let go: whoever took it died, or lost it.
+    pub fn lost_takes(&self) -> u32 {
+        self.takes.saturating_sub(1)
+    }
+
+    /// The last entry of its log whose events are in the ledger.
+    pub fn emitted(&self) -> u64 {
+        self.emitted
+    }
+
+    /// The time for which a delayed message is on its way.
+    pub fn alarm_at(&self) -> Option<Millis> {
+        self.alarm_at
+    }
+
+    /// How often somebody else than its runner has appended to its log.
+    pub fn wakes(&self) -> u64 {
+        self.wakes
+    }
+
+    /// The context of its events.
+    pub(crate) fn context(&self) -> Context {
+        serde_json::from_str(&self.context).unwrap_or_default()
+    }
+}

@@ -1,0 +1,255 @@
+//! What events of a log bring about beside the log: timers, waits, hooks, the state of the run. All of it is written in
+//! the transaction of the entry.
+
+use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem};
+use ledgerline_event::{LogEvent, Millis, Name, RunEventType, RunState, WaitFor, leaves::index_leaf};
+use ledgerline_ledger::control::keys::{self, ControlKey};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{RunLog, hook::HookRow};
+use crate::{
+    Dispatch, DispatchError,
+    conditional::{number, text},
+    transaction::built,
+};
+
+/// Whom a timer, a wait or a hook belongs to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Owner {
+    pub(super) run_id: Name,
+    /// The step, hook or wait.
+    pub(super) entity_id: Name,
+    #[serde(default)]
+    pub(super) external: bool,
+    /// What an event must contain, as JSON; only of a wait for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) match_criteria: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due_shard: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) due_at: Option<Millis>,
+}
+
+impl Owner {
+    /// The owner of a wait for an event, to wake it.
+    pub(super) fn of_wait(run_id: &Name, wait_id: &Name, criteria: &Value) -> Self {
+        Self {
+            run_id: run_id.clone(),
+            entity_id: wait_id.clone(),
+            external: false,
+            match_criteria: Some(criteria.to_string()),
+            due_shard: None,
+            due_at: None,
+        }
+    }
+}
+
+/// A write of one record, and the hook whose token it needs, if it is about one.
+pub(super) struct SideWrite {
+    pub(super) key: ControlKey,
+    pub(super) write: TransactWriteItem,
+    pub(super) token_of: Option<Name>,
+}
+
+impl SideWrite {
+    fn new(key: ControlKey, write: TransactWriteItem) -> Self {
+        Self { key, write, token_of: None }
+    }
+}
+
+/// How the state of a run changes with an entry.
+#[derive(Clone, Debug)]
+pub(super) struct StateChange {
+    state: RunState,
+    started: Option<(Millis, Option<String>)>,
+    ended: Option<Millis>,
+}
+
+/// The key under which a wait is found.
+pub(super) fn wait_key(tenant: &str, run_id: &str, wait_id: &str, what: &WaitFor) -> ControlKey {
+    match what {
+        WaitFor::Sleep { .. } | WaitFor::Unknown => keys::run_timer(tenant, run_id, wait_id),
+        WaitFor::Event { event_name, match_criteria, .. } => {
+            keys::waiter(tenant, event_name, index_leaf(match_criteria), run_id, wait_id)
+        }
+        WaitFor::Task { task, .. } => keys::run_awaits(tenant, run_id, "TASK", task),
+        WaitFor::Job { job, .. } => keys::run_awaits(tenant, run_id, "JOB", job),
+    }
+}
+
+impl Dispatch {
+    /// What `event` brings about, if anything. `log` has been told of it already; `retry_was_set` says whether its step
+    /// had a timer.
+    pub(super) fn side_writes(
+        &self,
+        log: &RunLog,
+        event: &LogEvent,
+        retry_was_set: bool,
+    ) -> Result<Option<SideWrite>, DispatchError> {
+        let (tenant, run_id, id) = (&log.tenant, &log.run_id, &event.correlation_id);
+        let owner = |key: &ControlKey, due: Option<Millis>| Owner {
+            run_id: run_id.clone(),
+            entity_id: id.clone(),
+            external: log.external,
+            match_criteria: None,
+            due_shard: due.map(|_| keys::run_due_shard_of(key)),
+            due_at: due,
+        };
+        let timer = || keys::run_timer(tenant, run_id, id);
+        Ok(match event.event_type {
+            RunEventType::StepRetrying => {
+                let due = log.history.steps().get(id).and_then(|step| step.retry_after);
+                // Whoever executes it elsewhere also keeps the time of its steps.
+                match due.filter(|_| !log.external) {
+                    Some(due) => {
+                        let key = timer();
+                        let write = self.put_owner(&key, &owner(&key, Some(due)))?;
+                        Some(SideWrite::new(key, write))
+                    }
+                    None => None,
+                }
+            }
+            RunEventType::StepStarted | RunEventType::StepFailed if retry_was_set && !log.external => {
+                let key = timer();
+                let write = self.delete_owner(&key, false)?;
+                Some(SideWrite::new(key, write))
+            }
+            RunEventType::WaitCreated => {
+                let Some(wait) = log.history.waits().get(id) else { return Ok(None) };
+                let key = wait_key(tenant, run_id, id, &wait.what);
+                let mut owner = owner(&key, wait.what.due());
+                if let WaitFor::Event { match_criteria, .. } = &wait.what {
+                    owner.match_criteria = Some(match_criteria.to_string());
+                }
+                let write = self.put_owner(&key, &owner)?;
+                Some(SideWrite::new(key, write))
+            }
+            RunEventType::WaitCompleted => {
+                let Some(wait) = log.history.waits().get(id) else { return Ok(None) };
+                let key = wait_key(tenant, run_id, id, &wait.what);
+                let write = self.delete_owner(&key, false)?;
+                Some(SideWrite::new(key, write))
+            }
+            RunEventType::HookCreated => {
+                let token = event.event_data.get("token").and_then(Value::as_str).unwrap_or_default();
+                let row = HookRow::new(tenant, run_id, id, token, log.external);
+                let put = self.control.put_for_transaction(&row.key(), &row)?;
+                let put = put
+                    .condition_expression("attribute_not_exists(PK) OR disposed = :true")
+                    .expression_attribute_values(":true", AttributeValue::Bool(true));
+                let write = as_put(put.build().map_err(built)?);
+                Some(SideWrite { key: row.key(), write, token_of: Some(id.clone()) })
+            }
+            RunEventType::HookDisposed => {
+                let Some(hook) = log.history.hooks().get(id) else { return Ok(None) };
+                // Somebody may have the token by now, if this hook never had it.
+                let row = HookRow::new(tenant, run_id, id, &hook.token, log.external);
+                let write = self.dispose_write(&row)?;
+                Some(SideWrite::new(row.key(), write))
+            }
+            RunEventType::RunCreated
+            | RunEventType::RunStarted
+            | RunEventType::RunCompleted
+            | RunEventType::RunFailed
+            | RunEventType::RunCancelled
+            | RunEventType::StepCreated
+            | RunEventType::StepStarted
+            | RunEventType::StepCompleted
+            | RunEventType::StepFailed
+            | RunEventType::HookConflict
+            | RunEventType::HookReceived => None,
+        })
+    }
+
+    fn put_owner(&self, key: &ControlKey, owner: &Owner) -> Result<TransactWriteItem, DispatchError> {
+        Ok(as_put(self.control.put_for_transaction(key, owner)?.build().map_err(built)?))
+    }
+
+    /// Deletes a wait or a timer; `if_there` refuses the whole transaction when it is gone.
+    pub(super) fn delete_owner(
+        &self,
+        key: &ControlKey,
+        if_there: bool,
+    ) -> Result<TransactWriteItem, DispatchError> {
+        let delete = self.control.delete_for_transaction(key);
+        let delete = match if_there {
+            true => delete.condition_expression("attribute_exists(PK)"),
+            false => delete,
+        };
+        Ok(TransactWriteItem::builder().delete(delete.build().map_err(built)?).build())
+    }
+
+    /// The change of a run's record that goes with an entry: its state, and that it was woken.
+    pub(super) fn run_write(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        change: Option<&StateChange>,
+        external: bool,
+        wakes: bool,
+    ) -> Result<Option<TransactWriteItem>, DispatchError> {
+        if change.is_none() && !wakes {
+            return Ok(None);
+        }
+        let key = keys::run(tenant, run_id);
+        let mut update =
+            self.control.update_for_transaction(&key).condition_expression("attribute_exists(PK)");
+        let mut set = Vec::new();
+        if wakes {
+            set.push("wakes = wakes + :one, dueShard = :dueShard, dueAt = :now".to_owned());
+            update = update
+                .expression_attribute_values(":one", number(1))
+                .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
+                .expression_attribute_values(":now", number(self.now().get()));
+        }
+        if let Some(change) = change {
+            set.push("#state = :state, listIn = :list".to_owned());
+            update = update
+                .expression_attribute_names("#state", "state")
+                .expression_attribute_values(":state", text(change.state.as_str()))
+                .expression_attribute_values(":list", text(&keys::runs_in(tenant, change.state.as_str())));
+            if let Some((at, version)) = &change.started {
+                // Whoever begins it executes all of it.
+                set.push("startedAt = :started, #external = :external".into());
+                update = update
+                    .expression_attribute_names("#external", "external")
+                    .expression_attribute_values(":external", AttributeValue::Bool(external))
+                    .expression_attribute_values(":started", number(at.get()));
+                if let Some(version) = version {
+                    set.push("workflowVersion = :version".into());
+                    update = update.expression_attribute_values(":version", text(version));
+                }
+            }
+            if let Some(at) = change.ended {
+                set.push("endedAt = :ended".into());
+                update = update.expression_attribute_values(":ended", number(at.get()));
+            }
+        }
+        let update = update.update_expression(format!("SET {}", set.join(", "))).build().map_err(built)?;
+        Ok(Some(TransactWriteItem::builder().update(update).build()))
+    }
+}
+
+/// How the state of a run has changed once this event is appended too.
+pub(super) fn state_change(before: Option<StateChange>, event: &LogEvent) -> Option<StateChange> {
+    let state = match event.event_type {
+        RunEventType::RunStarted => RunState::Running,
+        RunEventType::RunCompleted => RunState::Completed,
+        RunEventType::RunFailed => RunState::Failed,
+        RunEventType::RunCancelled => RunState::Cancelled,
+        _ => return before,
+    };
+    let version = event.event_data.get("workflowVersion").and_then(Value::as_str).map(str::to_owned);
+    let started = (state == RunState::Running).then_some((event.timestamp, version));
+    Some(StateChange {
+        state,
+        started: started.or(before.and_then(|before| before.started)),
+        ended: state.is_terminal().then_some(event.timestamp),
+    })
+}
+
+fn as_put(put: Put) -> TransactWriteItem {
+    TransactWriteItem::builder().put(put).build()
+}

@@ -1,0 +1,111 @@
+//! What the clock brings: runs that nobody finished looking after, and timers whose time has come.
+
+use ledgerline_event::{LogDraft, Name, RunEntity, RunEventType};
+use ledgerline_ledger::control::keys::{self, ControlKey, DUE_SHARDS};
+use serde_json::{Map, Value};
+
+use super::{
+    RUN_LEASE_MS, RunRecord,
+    side_writes::Owner,
+    wake::{FromOutside, Woken},
+};
+use crate::{
+    Dispatch, DispatchError,
+    conditional::{Answer, conditionally, number},
+};
+
+/// Records of one shard and one sweep; the next one takes the rest.
+const AT_ONCE: i32 = 500;
+/// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
+const AHEAD_MS: u64 = 150_000;
+
+/// What a sweep of runs did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct RunsSwept {
+    /// Runs that were sent to the runners again.
+    pub sent_again: usize,
+    /// Timers that were seen to.
+    pub timers: usize,
+}
+
+impl Dispatch {
+    /// Looks after runs whose time has come.
+    pub async fn sweep_runs(&self) -> Result<RunsSwept, DispatchError> {
+        let mut swept = RunsSwept::default();
+        for shard in 0..DUE_SHARDS {
+            let until = self.now().plus(AHEAD_MS);
+            for key in self.control.due(&keys::run_due_shard(shard), until, AT_ONCE).await? {
+                // One that cannot be seen to now must not keep the others from it.
+                let seen = match key.sk == keys::RUN {
+                    true => self.sweep_run(&key).await.map(|again| swept.sent_again += usize::from(again)),
+                    false => self.sweep_timer(&key).await.map(|seen| swept.timers += usize::from(seen)),
+                };
+                if let Err(error) = seen {
+                    tracing::error!(pk = key.pk, sk = key.sk, %error, "a run could not be looked after; the next sweep tries again");
+                }
+            }
+        }
+        Ok(swept)
+    }
+
+    /// A run that was created, woken or taken, and not looked after in time.
+    async fn sweep_run(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        let Some((tenant, _)) = keys::parse_run_partition(&key.pk) else { return Ok(false) };
+        let tenant = Name::new("tenantId", tenant)?;
+        let now = self.now();
+        let Some(run) = self.control.get::<RunRecord>(key).await? else { return Ok(false) };
+        let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
+        self.go_on(&tenant, &run.run_id, run.external).await?;
+        if run.external {
+            return Ok(true);
+        }
+        let update = self
+            .control
+            .update(key)
+            .update_expression("SET dueAt = :later")
+            .condition_expression("dueAt = :due")
+            .expression_attribute_values(":due", number(due_at.get()))
+            .expression_attribute_values(":later", number(now.plus(RUN_LEASE_MS).get()));
+        match conditionally::<RunRecord>(update).await? {
+            Answer::Done(_) | Answer::Refused(_) => Ok(true),
+        }
+    }
+
+    /// A sleep, a retry or a timeout. Its runner decides; where there is none, it is decided here.
+    async fn sweep_timer(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        let Some(owner) = self.control.get::<Owner>(key).await? else { return Ok(false) };
+        let Some(due_at) = owner.due_at else { return Ok(false) };
+        let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
+        let Some((tenant, _)) = tenant else { return Ok(false) };
+        let tenant = Name::new("tenantId", tenant)?;
+        let now = self.now();
+        if !owner.external {
+            let delay = due_at.get().saturating_sub(now.get()).div_ceil(1_000);
+            self.send_run(&tenant, &owner.run_id, delay).await?;
+            return Ok(true);
+        }
+        if due_at > now || ledgerline_event::Kind::of(&owner.entity_id) != Some(RunEntity::Wait.id_kind()) {
+            return Ok(false);
+        }
+        let is_sleep = key.sk == keys::run_timer(&tenant, &owner.run_id, &owner.entity_id).sk;
+        let outcome = if is_sleep { "elapsed" } else { "timeout" };
+        let woken = self
+            .wake_run(FromOutside {
+                tenant: &tenant,
+                run_id: &owner.run_id,
+                draft: LogDraft {
+                    event_type: RunEventType::WaitCompleted,
+                    correlation_id: owner.entity_id.clone(),
+                    event_data: Map::from_iter([("outcome".to_owned(), Value::from(outcome))]),
+                },
+                guards: vec![self.delete_owner(key, true)?],
+                wakes: true,
+            })
+            .await?;
+        if let Woken::Done(_) = woken {
+            self.go_on(&tenant, &owner.run_id, true).await?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,203 @@
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::change::{Lifecycle, WaitChange};
+use crate::{LogEvent, Millis, Name, RunEntity, fold::read};
+
+states! {
+    /// Where a wait stands.
+    WaitState {
+        Waiting "waiting" false "What it waits for has not come.",
+        Completed "completed" true "It waits no longer.",
+    }
+}
+
+impl Lifecycle for WaitState {
+    type Change = WaitChange;
+    const ENTITY: RunEntity = RunEntity::Wait;
+    const STATES: &'static [Self] = Self::ALL;
+
+    fn after(before: Option<Self>, change: WaitChange) -> Option<Self> {
+        use WaitChange as To;
+        match (before, change) {
+            (None, To::Created) => Some(Self::Waiting),
+            (Some(Self::Waiting), To::Completed) => Some(Self::Completed),
+            (None, To::Completed) => None,
+            (Some(Self::Waiting), To::Created) => None,
+            (Some(Self::Completed), To::Created | To::Completed) => None,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        self.as_str()
+    }
+
+    fn is_final(self) -> bool {
+        self.is_terminal()
+    }
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitOutcome {
+    /// The time of a sleep came.
+    Elapsed,
+    /// An event came.
+    Event,
+    /// Nothing came in time.
+    Timeout,
+    /// The task or job ended.
+    Ended,
+    /// Nobody waits any more.
+    Abandoned,
+}
+
+impl WaitOutcome {
+    /// Every one of them.
+    pub const ALL: &'static [Self] =
+        &[Self::Elapsed, Self::Event, Self::Timeout, Self::Ended, Self::Abandoned];
+
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Elapsed => "elapsed",
+            Self::Event => "event",
+            Self::Timeout => "timeout",
+            Self::Ended => "ended",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    /// The outcome that is written so.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|outcome| outcome.as_str() == text)
+    }
+}
+
+/// What a wait waits for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum WaitFor {
+    /// A time.
+    Sleep {
+        /// Which.
+        resume_at: Millis,
+    },
+    /// A sent event.
+    Event {
+        /// Of this name.
+        event_name: Name,
+        /// Whose match contains this object.
+        match_criteria: Value,
+        /// Until when.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_at: Option<Millis>,
+        /// Events that were sent before are not looked at.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Millis>,
+    },
+    /// The end of a task.
+    Task {
+        /// Its request id.
+        task: Name,
+        /// Until when.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_at: Option<Millis>,
+    },
+    /// The end of a job.
+    Job {
+        /// Its id.
+        job: Name,
+        /// Until when.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_at: Option<Millis>,
+    },
+    /// Something that cannot be read here; it ends when somebody says so.
+    Unknown,
+}
+
+impl WaitFor {
+    /// What the `eventData` of a `wait_created` says.
+    pub fn of(data: &Map<String, Value>) -> Self {
+        let timeout_at = read(data, "timeoutAt");
+        if let Some(resume_at) = read(data, "resumeAt") {
+            return Self::Sleep { resume_at };
+        }
+        if let Some(event_name) = read(data, "eventName") {
+            let criteria = data.get("matchCriteria").filter(|criteria| !criteria.is_null());
+            let match_criteria = criteria.cloned().unwrap_or_else(|| Value::Object(Map::new()));
+            return Self::Event { event_name, match_criteria, timeout_at, since: read(data, "since") };
+        }
+        if let Some(task) = read(data, "task") {
+            return Self::Task { task, timeout_at };
+        }
+        match read(data, "job") {
+            Some(job) => Self::Job { job, timeout_at },
+            None => Self::Unknown,
+        }
+    }
+
+    /// When the wait is over even if nothing comes.
+    pub const fn due(&self) -> Option<Millis> {
+        match self {
+            Self::Sleep { resume_at } => Some(*resume_at),
+            Self::Event { timeout_at, .. } | Self::Task { timeout_at, .. } | Self::Job { timeout_at, .. } => {
+                *timeout_at
+            }
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// A sleep, or a wait for an event, a task or a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// Its id.
+    pub wait_id: Name,
+    /// Where it stands.
+    pub state: WaitState,
+    /// What for.
+    #[serde(flatten)]
+    pub what: WaitFor,
+    /// Why it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<WaitOutcome>,
+    /// The event that came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<Name>,
+    /// When it began.
+    pub created_at: Millis,
+    /// When it was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Millis>,
+}
+
+impl Wait {
+    pub(super) fn created(event: &LogEvent) -> Self {
+        Self {
+            wait_id: event.correlation_id.clone(),
+            state: WaitState::Waiting,
+            what: WaitFor::of(&event.event_data),
+            outcome: None,
+            event_id: None,
+            created_at: event.timestamp,
+            completed_at: None,
+        }
+    }
+
+    pub(super) fn take(&mut self, change: WaitChange, state: WaitState, event: &LogEvent) {
+        self.state = state;
+        match change {
+            // Only what is not there yet can be created.
+            WaitChange::Created => {}
+            WaitChange::Completed => {
+                // Runners of others know sleeps only, and say nothing.
+                self.outcome = read(&event.event_data, "outcome").or(Some(WaitOutcome::Elapsed));
+                self.event_id = read(&event.event_data, "eventId");
+                self.completed_at = Some(event.timestamp);
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! One event of a run's log: what a run is replayed from, and what reaches the ledger.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Kind, Millis, Name};
+
+/// What an event of a log is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RunEntity {
+    /// The run itself.
+    Run,
+    /// One invocation of a step.
+    Step,
+    /// A point that receives data from outside.
+    Hook,
+    /// A sleep, or a wait for an event.
+    Wait,
+}
+
+impl RunEntity {
+    /// The entity type of its events in the ledger.
+    pub const fn entity_type(self) -> &'static str {
+        match self {
+            Self::Run => "RUN",
+            Self::Step => "STEP",
+            Self::Hook => "HOOK",
+            Self::Wait => "WAIT",
+        }
+    }
+
+    /// What its ids begin with.
+    pub const fn id_kind(self) -> Kind {
+        match self {
+            Self::Run => Kind::Run,
+            Self::Step => Kind::Step,
+            Self::Hook => Kind::Hook,
+            Self::Wait => Kind::Wait,
+        }
+    }
+}
+
+macro_rules! event_types {
+    ($($name:ident $text:literal $entity:ident $doc:literal,)*) => {
+        /// The types of events that a log may hold.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum RunEventType { $(#[doc = $doc] $name,)* }
+
+        impl RunEventType {
+            /// Every one of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// As it is written.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// What such an event is about.
+            pub const fn entity(self) -> RunEntity {
+                match self { $(Self::$name => RunEntity::$entity,)* }
+            }
+        }
+    };
+}
+
+event_types! {
+    RunCreated "run_created" Run "A run is there, and nobody has begun it.",
+    RunStarted "run_started" Run "A runner has begun it.",
+    RunCompleted "run_completed" Run "It ended with an output.",
+    RunFailed "run_failed" Run "It ended with an error.",
+    RunCancelled "run_cancelled" Run "Somebody ended it.",
+    StepCreated "step_created" Step "The run asked for a step.",
+    StepStarted "step_started" Step "An attempt at it began.",
+    StepCompleted "step_completed" Step "It has a result and never runs again.",
+    StepFailed "step_failed" Step "It failed and is not tried again.",
+    StepRetrying "step_retrying" Step "An attempt failed and another follows.",
+    HookCreated "hook_created" Hook "Payloads may come in.",
+    HookConflict "hook_conflict" Hook "Its token is taken by another hook.",
+    HookReceived "hook_received" Hook "A payload came in.",
+    HookDisposed "hook_disposed" Hook "No more payloads may come in.",
+    WaitCreated "wait_created" Wait "The run waits for a time or an event.",
+    WaitCompleted "wait_completed" Wait "It waits no longer.",
+}
+
+impl RunEventType {
+    /// The type that is written so.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
+    }
+}
+
+impl std::fmt::Display for RunEventType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One event of a log, fixed once and for all when it is appended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogEvent {
+    /// The same in the log and in the ledger.
+    pub event_id: Name,
+    /// What happened.
+    pub event_type: RunEventType,
+    /// To which entity.
+    pub correlation_id: Name,
+    /// When; never before the event that precedes it in the log.
+    pub timestamp: Millis,
+    /// The details.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub event_data: Map<String, Value>,
+}
+
+/// An event that is to be appended: it has no id and no time yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogDraft {
+    /// What happened.
+    pub event_type: RunEventType,
+    /// To which entity.
+    pub correlation_id: Name,
+    /// The details.
+    pub event_data: Map<String, Value>,
+}
+
+impl LogDraft {
+    /// The event, with its id and its time.
+    pub fn at(self, event_id: Name, timestamp: Millis) -> LogEvent {
+        let Self { event_type, correlation_id, event_data } = self;
+        LogEvent { event_id, event_type, correlation_id, timestamp, event_data }
+    }
+}

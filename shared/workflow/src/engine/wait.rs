@@ -1,0 +1,175 @@
+//! What is known of a wait: for a time, for an event, or for the end of a task or a job.
+
+use std::time::Duration;
+
+use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType};
+use serde_json::{Map, Value};
+
+use super::{
+    command::Facts,
+    consumer::Answer,
+    draft::{draft, draft_with},
+    later,
+    step::millis,
+};
+use crate::error::{ABANDONED, TIMEOUT};
+
+/// What is waited for.
+pub(crate) enum WaitFor {
+    /// For time to pass.
+    Time,
+    /// For an event that contains the criteria.
+    Event { name: String, criteria: Value, since: Option<Millis> },
+    /// For the end of a task.
+    Task(String),
+    /// For the end of a job.
+    Job(String),
+}
+
+/// When a wait is over though nothing came.
+#[derive(Clone, Copy)]
+pub(crate) enum Due {
+    Never,
+    At(Millis),
+    /// So long after it was asked for.
+    After(Duration),
+}
+
+/// A wait, as the log and the code know it.
+pub(crate) struct WaitRecord {
+    what: WaitFor,
+    due: Due,
+    log: InLog,
+    /// For the future that waits for it: what the log says about its end.
+    result: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InLog {
+    Unknown,
+    Waiting,
+    Completed,
+}
+
+impl WaitRecord {
+    pub(crate) fn new(what: WaitFor, due: Due) -> Self {
+        Self { what, due, log: InLog::Unknown, result: None }
+    }
+
+    /// Fixes the time, once, when it is asked for.
+    pub(crate) fn asked(&mut self, clock: Millis) {
+        if let Due::After(duration) = self.due {
+            self.due = Due::At(later(clock, duration));
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match &self.what {
+            WaitFor::Time => "sleep".into(),
+            WaitFor::Event { name, .. } => format!("wait for the event `{name}`"),
+            WaitFor::Task(id) => format!("wait for the task `{id}`"),
+            WaitFor::Job(id) => format!("wait for the job `{id}`"),
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// Whether the log has it.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.log != InLog::Unknown
+    }
+
+    /// Whether whoever waits for it has something to learn from an event of this type. What starts a task does so
+    /// once the log has the wait for its end.
+    pub(crate) fn has_news(&self, event_type: RunEventType) -> bool {
+        let starts = matches!(self.what, WaitFor::Task(_) | WaitFor::Job(_));
+        self.is_ready() || starts && event_type == RunEventType::WaitCreated
+    }
+
+    /// What the log says about its end.
+    pub(crate) fn take(&mut self) -> Option<Map<String, Value>> {
+        self.result.take()
+    }
+
+    pub(crate) fn answer(&mut self, event: &mut LogEvent) -> Answer {
+        match (self.log, event.event_type) {
+            (InLog::Unknown, RunEventType::WaitCreated) => {
+                if describe(&event.event_data) != self.describe() {
+                    return Answer::NotConsumed;
+                }
+                // The time that was recorded first is the one that counts.
+                let time = if matches!(self.what, WaitFor::Time) { "resumeAt" } else { "timeoutAt" };
+                if let Some(at) = event.event_data.get(time).and_then(millis) {
+                    self.due = Due::At(at);
+                }
+                self.log = InLog::Waiting;
+                Answer::Consumed
+            }
+            (InLog::Waiting, RunEventType::WaitCompleted) => {
+                self.log = InLog::Completed;
+                let data = std::mem::take(&mut event.event_data);
+                // It was closed because the run ends: the code has nothing to learn from that.
+                let abandoned = data.get("outcome").is_some_and(|outcome| outcome == ABANDONED);
+                self.result = (!abandoned).then_some(data);
+                Answer::Finished
+            }
+            _ => Answer::NotConsumed,
+        }
+    }
+
+    pub(crate) fn facts(&self, abandoned: bool) -> Facts {
+        let open = self.log == InLog::Waiting;
+        let wanting = if abandoned { open } else { self.log == InLog::Unknown };
+        let wanting_at = match self.due {
+            Due::At(at) if open && !abandoned => Some(at),
+            _ => None,
+        };
+        Facts { open, wanting, wanting_at, ..Facts::default() }
+    }
+
+    pub(crate) fn drafts(&self, id: &Name, now: Millis, drafts: &mut Vec<LogDraft>) {
+        match (self.log, self.due) {
+            (InLog::Unknown, _) => drafts.push(self.created(id)),
+            (InLog::Waiting, Due::At(at)) if at <= now => {
+                let outcome = if matches!(self.what, WaitFor::Time) { "elapsed" } else { TIMEOUT };
+                drafts.push(draft_with(RunEventType::WaitCompleted, id, [("outcome", outcome.into())]));
+            }
+            (InLog::Waiting | InLog::Completed, _) => {}
+        }
+    }
+
+    fn created(&self, id: &Name) -> LogDraft {
+        let mut created = draft(RunEventType::WaitCreated, id);
+        let mut set = |field: &str, value: Value| created.event_data.insert(field.to_owned(), value);
+        let mut time = "timeoutAt";
+        match &self.what {
+            WaitFor::Time => time = "resumeAt",
+            WaitFor::Event { name, criteria, since } => {
+                set("eventName", name.as_str().into());
+                set("matchCriteria", criteria.clone());
+                if let Some(since) = since {
+                    set("since", since.get().into());
+                }
+            }
+            WaitFor::Task(task) => _ = set("task", task.as_str().into()),
+            WaitFor::Job(job) => _ = set("job", job.as_str().into()),
+        }
+        if let Due::At(at) = self.due {
+            set(time, at.get().into());
+        }
+        created
+    }
+}
+
+/// How people are told of a wait that a log has.
+pub(crate) fn describe(data: &Map<String, Value>) -> String {
+    let text = |field: &str| data.get(field).and_then(Value::as_str);
+    match (text("eventName"), text("task"), text("job")) {
+        (Some(name), ..) => format!("wait for the event `{name}`"),
+        (_, Some(task), _) => format!("wait for the task `{task}`"),
+        (.., Some(job)) => format!("wait for the job `{job}`"),
+        (None, None, None) => "sleep".into(),
+    }
+}

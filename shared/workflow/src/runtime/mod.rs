@@ -1,0 +1,7 @@
+//! What executes runs: loads the log, drives an [`Execution`](crate::Execution), appends what it wants, suspends.
+
+mod runner;
+mod storable;
+mod visit;
+
+pub use runner::{Runner, RunnerOptions, Visited};

@@ -1,0 +1,384 @@
+//! One visit to a run that is ours: replay, go on, append, suspend.
+//!
+//! Whatever happens is appended before the workflow sees it. So the process may die anywhere: what is in the log is
+//! done and never done again, and what is not may be done again.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    future::poll_fn,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use ledgerline_dispatch::{
+    Appended, Dispatch, DispatchError, LogEntry, Released, RunLease, RunLog, conflict,
+};
+use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
+use serde_json::{Map, Value};
+use tokio::{sync::Notify, time::Instant};
+
+use super::{Visited, storable::appendable};
+use crate::{Execution, Outside, Workflow, Workflows};
+
+/// A run that so many runners in a row have not survived is given up.
+const LOST_MAX: u32 = 10;
+/// How long a run waits for a runner that has its workflow.
+const UNKNOWN_MS: u64 = 10 * 60_000;
+/// When a run that cannot go on here is looked at again.
+const REFUSED_MS: u64 = 60_000;
+/// When one is looked at again after trouble.
+const TROUBLE_MS: u64 = 5_000;
+/// The longest delay of a message.
+const DELAY_MAX_MS: u64 = 15 * 60_000;
+/// Clocks differ by less than this.
+const SOON_MS: u64 = 1_000;
+/// Events that go to the bus together.
+const SENT_TOGETHER: usize = 10;
+
+pub(super) struct Visit<'a> {
+    dispatch: &'a Dispatch,
+    workflows: &'a Workflows,
+    lease: RunLease,
+    news: &'a Notify,
+    deadline: Option<Instant>,
+    renewed_at: Millis,
+    /// What the ledger does not have yet, with the numbers of the entries.
+    unsent: VecDeque<(u64, LogEvent)>,
+    sent: u64,
+    /// Hooks whose tokens others have.
+    taken: BTreeSet<Name>,
+    wakes: u64,
+    is_elsewhere: bool,
+    patience_ms: u64,
+}
+
+/// Why waiting ended.
+enum Waited {
+    Stepped,
+    News,
+    Lost,
+}
+
+/// What the workflow of a run is here.
+enum Found<'w> {
+    Workflow(&'w Workflow),
+    /// Not here, but perhaps elsewhere or later.
+    Refused(String),
+    /// Nowhere.
+    Failed(String),
+}
+
+impl<'a> Visit<'a> {
+    pub(super) fn new(
+        dispatch: &'a Dispatch,
+        workflows: &'a Workflows,
+        lease: RunLease,
+        news: &'a Notify,
+        deadline: Option<Instant>,
+    ) -> Self {
+        let (sent, renewed_at) = (lease.record.emitted(), dispatch.now());
+        let (unsent, taken) = (VecDeque::new(), BTreeSet::new());
+        Self {
+            dispatch,
+            workflows,
+            lease,
+            news,
+            deadline,
+            renewed_at,
+            unsent,
+            sent,
+            taken,
+            wakes: 0,
+            is_elsewhere: false,
+            patience_ms: 0,
+        }
+    }
+
+    pub(super) fn with_patience(mut self, patience_ms: u64) -> Self {
+        self.patience_ms = patience_ms;
+        self
+    }
+
+    pub(super) async fn work(mut self) -> Result<Visited, DispatchError> {
+        let worked = Box::pin(self.work_on()).await;
+        if let Err(error) = &worked {
+            // Others need not wait for the lease to end. If this fails too, they do.
+            let again_at = self.dispatch.now().plus(TROUBLE_MS);
+            let error = error.to_string();
+            let trouble = Some((error.as_str(), again_at));
+            let _ = self.dispatch.release_run(&mut self.lease, self.sent, None, trouble).await;
+        }
+        worked
+    }
+
+    async fn work_on(&mut self) -> Result<Visited, DispatchError> {
+        let run = self.lease.record.clone();
+        let (mut log, entries) = self.dispatch.read_log(&run, &self.lease.tenant).await?;
+        let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
+        self.note(entries);
+        // Woken before the log was read: that is in it.
+        self.wakes = run.wakes();
+        if run.external || has_ended(&log) {
+            return self.end(&mut log).await;
+        }
+        if run.lost_takes() >= LOST_MAX {
+            let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
+            return self.fail(&mut log, "crashed", &error).await;
+        }
+        let workflow = match self.find(&log) {
+            Found::Workflow(workflow) => workflow,
+            Found::Failed(error) => return self.fail(&mut log, "unknown_workflow", &error).await,
+            Found::Refused(error) => return self.refuse(&mut log, error).await,
+        };
+        let emitter = self.dispatch.run_emitter(&self.lease.tenant, &run);
+        let outside = Outside::new(self.dispatch.clone(), emitter, run.run_id.clone());
+        let input = log.history.run().map(|run| run.input.clone()).unwrap_or_default();
+        let mut execution = Execution::new(workflow, &run.run_id, input, Some(Arc::new(outside)));
+        execution.feed(events);
+        self.drive(&mut log, &mut execution).await
+    }
+
+    async fn drive(&mut self, log: &mut RunLog, execution: &mut Execution) -> Result<Visited, DispatchError> {
+        loop {
+            if has_ended(log) || self.is_elsewhere {
+                return self.end(log).await;
+            }
+            let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let now = self.dispatch.now();
+            if !(is_late && !execution.busy()) {
+                let polled = poll_fn(|cx| Poll::Ready(execution.poll(cx, now))).await;
+                if polled.is_ready() {
+                    let drafts = appendable(self.dispatch, execution.wanted(now));
+                    self.append(log, execution, drafts).await?;
+                    continue;
+                }
+            }
+            let soon = execution.next_due().is_some_and(|due| due <= now.plus(self.patience_ms));
+            if execution.busy() || soon && !is_late {
+                match self.wait(execution).await? {
+                    Waited::Lost => return Ok(Visited::Lost),
+                    Waited::Stepped => {}
+                    Waited::News => execution.feed(self.catch_up(log).await?),
+                }
+                continue;
+            }
+            match self.suspend(log, execution.next_due(), is_late).await? {
+                Some(visited) => return Ok(visited),
+                None => execution.feed(self.catch_up(log).await?),
+            }
+        }
+    }
+
+    /// Appends, and gives the workflow what is in the log then.
+    async fn append(
+        &mut self,
+        log: &mut RunLog,
+        execution: &mut Execution,
+        mut drafts: Vec<LogDraft>,
+    ) -> Result<(), DispatchError> {
+        let dispatch = self.dispatch;
+        for draft in &mut drafts {
+            if draft.event_type == RunEventType::HookCreated && self.taken.contains(&draft.correlation_id) {
+                *draft = conflict(draft, draft.correlation_id.clone());
+            }
+        }
+        let full = self.unsent.len() >= SENT_TOGETHER;
+        let (appended, told) = futures::join!(dispatch.append(log, &drafts, false), async {
+            match full {
+                true => self.tell(SENT_TOGETHER).await,
+                false => Ok(()),
+            }
+        });
+        told?;
+        match appended? {
+            Appended::Done(entry) => {
+                let waits: Vec<_> = entry.events.iter().filter(|event| is_event_wait(event)).collect();
+                let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();
+                execution.feed(entry.events.clone());
+                self.note(vec![entry]);
+                for wait_id in waits {
+                    if dispatch.look_back(log, &wait_id).await? {
+                        execution.feed(self.catch_up(log).await?);
+                    }
+                }
+            }
+            Appended::Behind => execution.feed(self.catch_up(log).await?),
+            Appended::TokenTaken(hook_id) => {
+                execution.feed(self.catch_up(log).await?);
+                self.taken.insert(hook_id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a step has come further, something is due, or somebody has woken the run.
+    async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, DispatchError> {
+        let dispatch = self.dispatch;
+        // What is slow should be seen while it is.
+        self.tell(usize::MAX).await?;
+        let renew_at = self.renewed_at.plus(self.lease.lease_ms() / 4);
+        let due = execution.next_due().map_or(renew_at, |due| due.min(renew_at));
+        let pause = Duration::from_millis(due.get().saturating_sub(dispatch.now().get()));
+        let notified = tokio::select! {
+            biased;
+            () = poll_fn(|cx| execution.poll(cx, dispatch.now())) => false,
+            () = self.news.notified() => true,
+            () = tokio::time::sleep(pause) => false,
+        };
+        let mut woken = notified;
+        if dispatch.now() >= renew_at {
+            self.renewed_at = dispatch.now();
+            let Some(wakes) = dispatch.renew_run(&mut self.lease).await? else { return Ok(Waited::Lost) };
+            woken |= wakes != self.wakes;
+            self.wakes = wakes;
+        }
+        Ok(if woken { Waited::News } else { Waited::Stepped })
+    }
+
+    /// Lets the run go until something comes; `None` if something has come already.
+    async fn suspend(
+        &mut self,
+        log: &RunLog,
+        due: Option<Millis>,
+        at_once: bool,
+    ) -> Result<Option<Visited>, DispatchError> {
+        self.tell(usize::MAX).await?;
+        let now = self.dispatch.now();
+        let (tenant, run) = (&self.lease.tenant, &self.lease.record);
+        // One that is about to come may have been the one that brought us here, by a clock that is ahead.
+        let mut alarm = run.alarm_at().filter(|at| *at > now.plus(SOON_MS));
+        if at_once {
+            self.dispatch.send_run(tenant, &run.run_id, 0).await?;
+        } else if let Some(due) = due
+            && due <= now.plus(DELAY_MAX_MS)
+            && alarm.is_none_or(|alarm| alarm > due)
+        {
+            let delay = due.get().saturating_sub(now.get()).div_ceil(1_000);
+            self.dispatch.send_run(tenant, &run.run_id, delay).await?;
+            alarm = Some(due);
+        }
+        Ok(match self.dispatch.release_run(&mut self.lease, log.sequence, alarm, None).await? {
+            Released::Done => Some(Visited::Suspended),
+            Released::Woken => None,
+            Released::Lost => Some(Visited::Lost),
+        })
+    }
+
+    /// Tells the ledger the rest of a run that has ended, or that somebody else executes.
+    async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
+        loop {
+            self.tell(usize::MAX).await?;
+            match self.dispatch.release_run(&mut self.lease, log.sequence, None, None).await? {
+                Released::Done => return Ok(Visited::Ended),
+                Released::Lost => return Ok(Visited::Lost),
+                Released::Woken => {
+                    self.catch_up(log).await?;
+                }
+            }
+        }
+    }
+
+    /// Ends the run without its workflow.
+    async fn fail(&mut self, log: &mut RunLog, code: &str, error: &str) -> Result<Visited, DispatchError> {
+        while !has_ended(log) {
+            let failed = LogDraft {
+                event_type: RunEventType::RunFailed,
+                correlation_id: log.run_id.clone(),
+                event_data: Map::from_iter([
+                    ("error".to_owned(), Value::from(error)),
+                    ("errorCode".to_owned(), Value::from(code)),
+                ]),
+            };
+            let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([failed]).collect();
+            match self.dispatch.append(log, &drafts, false).await? {
+                Appended::Done(entry) => self.note(vec![entry]),
+                Appended::Behind | Appended::TokenTaken(_) => {
+                    self.catch_up(log).await?;
+                }
+            }
+        }
+        self.end(log).await
+    }
+
+    async fn refuse(&mut self, log: &mut RunLog, error: String) -> Result<Visited, DispatchError> {
+        tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
+        loop {
+            self.tell(usize::MAX).await?;
+            let trouble = Some((error.as_str(), self.dispatch.now().plus(REFUSED_MS)));
+            match self.dispatch.release_run(&mut self.lease, log.sequence, None, trouble).await? {
+                Released::Done => return Ok(Visited::Refused(error)),
+                Released::Lost => return Ok(Visited::Lost),
+                Released::Woken => {
+                    self.catch_up(log).await?;
+                }
+            }
+        }
+    }
+
+    fn find(&self, log: &RunLog) -> Found<'a> {
+        let run = &self.lease.record;
+        let name = run.workflow_name.as_str();
+        let began_with = log.history.run().and_then(|run| run.workflow_version.as_deref());
+        if let Some(workflow) = self.workflows.get(name, began_with) {
+            return Found::Workflow(workflow);
+        }
+        let versions = self.workflows.versions().into_iter().find(|(known, _)| known == name);
+        if let (Some(version), Some((_, versions))) = (began_with, versions) {
+            return Found::Refused(format!(
+                "the run began with version {version} of `{name}`; this runner has {}: register that version too",
+                versions.join(", ")
+            ));
+        }
+        let known: Vec<&str> = self.workflows.names().collect();
+        let error = format!("this runner has no workflow `{name}`; it has: {}", known.join(", "));
+        match run.created_at.plus(UNKNOWN_MS) > self.dispatch.now() {
+            true => Found::Refused(error),
+            false => Found::Failed(error),
+        }
+    }
+
+    /// Remembers what the ledger does not have yet.
+    fn note(&mut self, entries: Vec<LogEntry>) {
+        let sent = self.sent;
+        for entry in entries.into_iter().filter(|entry| entry.sequence > sent) {
+            self.unsent.extend(entry.events.into_iter().map(|event| (entry.sequence, event)));
+        }
+    }
+
+    async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, DispatchError> {
+        let news = self.dispatch.catch_up(log).await?;
+        let events: Vec<LogEvent> = news.iter().flat_map(|entry| entry.events.clone()).collect();
+        // Somebody elsewhere has begun it, and executes it from now on.
+        self.is_elsewhere |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);
+        self.note(news);
+        Ok(events)
+    }
+
+    /// Sends some of the events to the ledger that it does not have.
+    async fn tell(&mut self, most: usize) -> Result<(), DispatchError> {
+        while !self.unsent.is_empty() {
+            let some: Vec<LogEvent> =
+                self.unsent.iter().take(SENT_TOGETHER.min(most)).map(|(_, event)| event.clone()).collect();
+            self.dispatch.emit_log(&self.lease.tenant, &self.lease.record, &some).await?;
+            let last = self.unsent.drain(..some.len()).next_back();
+            // An entry counts once all of its events are sent.
+            if let Some((sequence, _)) = last {
+                let whole = self.unsent.front().is_none_or(|(next, _)| *next > sequence);
+                self.sent = if whole { sequence } else { sequence - 1 };
+            }
+            if most != usize::MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_ended(log: &RunLog) -> bool {
+    log.history.state().is_some_and(RunState::is_terminal)
+}
+
+fn is_event_wait(event: &LogEvent) -> bool {
+    event.event_type == RunEventType::WaitCreated && event.event_data.contains_key("eventName")
+}

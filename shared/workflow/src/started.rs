@@ -1,0 +1,286 @@
+//! Tasks, jobs and events of a workflow: what it starts elsewhere, in its own context, once.
+//!
+//! A run that waits for a task says so in its log before it starts the task. So the end of the task finds somebody
+//! waiting, however soon it comes.
+
+use std::{
+    future::{Future, IntoFuture},
+    marker::PhantomData,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use ledgerline_dispatch::{DispatchError, EventSubmission, JobSubmission, TaskSubmission};
+use ledgerline_event::{Kind, Name};
+use ledgerline_ledger::Fault;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Ctx, Error, Outside, json,
+    waiting::{End, WaitForEnd},
+};
+
+/// A task that the workflow waits for: see [`Ctx::task`].
+#[must_use = "a task is not started unless it is awaited"]
+pub struct Task<T> {
+    ctx: Ctx,
+    submission: Result<TaskSubmission, Error>,
+    timeout: Option<Duration>,
+    output: PhantomData<fn() -> T>,
+}
+
+/// A job that the workflow waits for: see [`Ctx::job`].
+#[must_use = "a job is not started unless it is awaited"]
+pub struct Job {
+    ctx: Ctx,
+    submission: Result<JobSubmission, Error>,
+    timeout: Option<Duration>,
+}
+
+/// An event for other runs: see [`Ctx::send_event`].
+#[must_use = "an event is not sent unless this is awaited"]
+pub struct SendEvent {
+    ctx: Ctx,
+    submission: EventSubmission,
+    fault: Option<Error>,
+}
+
+impl Ctx {
+    /// A task for a worker, and its output. It is started once, and its end wakes the run, which takes no place anywhere
+    /// meanwhile: this is where work belongs that takes longer than a few minutes. If the task fails for good, the error
+    /// has its category as code.
+    ///
+    /// ```
+    /// use ledgerline_workflow::{Ctx, Error};
+    /// use serde_json::json;
+    ///
+    /// async fn report(ctx: Ctx, topic: String) -> Result<String, Error> {
+    ///     ctx.task("research", json!({ "topic": topic })).max_attempts(3).await
+    /// }
+    /// ```
+    pub fn task<T: DeserializeOwned>(&self, name: impl Into<String>, input: impl Serialize) -> Task<T> {
+        let submission = object("input", &input).map(|input| TaskSubmission {
+            name: name.into(),
+            input,
+            request_id: None,
+            timeout_ms: None,
+            max_attempts: None,
+        });
+        Task { ctx: self.clone(), submission, timeout: None, output: PhantomData }
+    }
+
+    /// A job: tasks that depend on each other, as `[{taskId, name, dependsOn?, input?}, …]`. It gives the job's id when
+    /// every task is completed; the first task that fails for good is an error.
+    ///
+    /// ```
+    /// use ledgerline_workflow::{Ctx, Error};
+    /// use serde_json::json;
+    ///
+    /// async fn nightly(ctx: Ctx, _: ()) -> Result<String, Error> {
+    ///     ctx.job(json!([
+    ///         { "taskId": "fetch", "name": "fetch" },
+    ///         { "taskId": "parse", "name": "parse", "dependsOn": ["fetch"] },
+    ///     ]))
+    ///     .await
+    /// }
+    /// ```
+    pub fn job(&self, tasks: impl Serialize) -> Job {
+        let submission =
+            json::write("tasks", &tasks).and_then(|tasks| json::read("job", json!({ "tasks": tasks })));
+        Job { ctx: self.clone(), submission, timeout: None }
+    }
+
+    /// Tells other runs something; the answer is the event's id. It is sent once.
+    ///
+    /// ```
+    /// use ledgerline_workflow::{Ctx, Error};
+    /// use serde_json::json;
+    ///
+    /// async fn ship(ctx: Ctx, order: String) -> Result<String, Error> {
+    ///     ctx.send_event("order.shipped").data(json!({ "parcels": 2 })).matching(json!({ "orderId": order })).await
+    /// }
+    /// ```
+    pub fn send_event(&self, name: impl Into<String>) -> SendEvent {
+        let submission =
+            EventSubmission { event: name.into(), data: Value::Null, r#match: Value::Object(Map::new()) };
+        SendEvent { ctx: self.clone(), submission, fault: None }
+    }
+
+    /// Starts something once the log says that its end is waited for, then waits for its end.
+    async fn start_and_wait<F, Fut>(
+        &self,
+        what: End,
+        timeout: Option<Duration>,
+        step: String,
+        start: F,
+    ) -> Result<Map<String, Value>, Error>
+    where
+        F: Fn(Arc<Outside>) -> Fut,
+        Fut: Future<Output = Result<(), Error>>,
+    {
+        let outside = self.reach()?;
+        let wait = self.wait_for_end(what);
+        let wait = match timeout {
+            Some(timeout) => wait.timeout(timeout),
+            None => wait,
+        };
+        let mut wait = pin!(wait);
+        WaitForEnd::registered(wait.as_mut()).await?;
+        self.step(step, || start(outside.clone())).await?;
+        let end = wait.await?;
+        match end.get("state").and_then(Value::as_str) {
+            Some("completed") => Ok(end),
+            _ => {
+                let text = |field: &str| end.get(field).and_then(Value::as_str);
+                let error = Error::fatal(text("error").unwrap_or("it failed"));
+                Err(text("errorCategory").map_or(error.clone(), |category| error.code(category)))
+            }
+        }
+    }
+
+    fn reach(&self) -> Result<Arc<Outside>, Error> {
+        let nothing = || Error::fatal("there is nothing outside of this workflow: it is executed by hand");
+        self.outside().cloned().ok_or_else(nothing)
+    }
+}
+
+impl<T> Task<T> {
+    /// How long one attempt may take.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.submission = self.submission.map(|task| TaskSubmission { timeout_ms: Some(ms), ..task });
+        self
+    }
+
+    /// How often it is tried.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.submission = self.submission.map(|task| TaskSubmission { max_attempts: Some(attempts), ..task });
+        self
+    }
+
+    /// How long the workflow waits for its end; then the error [is a timeout](Error::is_timeout). The task goes on.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<T: DeserializeOwned + 'static> IntoFuture for Task<T> {
+    type Output = Result<T, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { ctx, submission, timeout, .. } = self;
+        Box::pin(async move {
+            let submission = submission?;
+            let id = format!("{}_{}", Kind::Task.prefix(), ctx.id());
+            let submission = TaskSubmission { request_id: Some(id.clone()), ..submission };
+            let step = format!("task {}", submission.name);
+            let start = |outside: Arc<Outside>| {
+                let submission = submission.clone();
+                async move {
+                    let submitted = outside.dispatch.submit_task(&outside.emitter, submission).await;
+                    submitted.map(|_| ()).map_err(refused)
+                }
+            };
+            let mut end = ctx.start_and_wait(End::Task(id), timeout, step, start).await?;
+            json::read("output", end.remove("output").unwrap_or_default())
+        })
+    }
+}
+
+impl Job {
+    /// How long the workflow waits for its end; then the error [is a timeout](Error::is_timeout). The job goes on.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl IntoFuture for Job {
+    type Output = Result<String, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { ctx, submission, timeout } = self;
+        Box::pin(async move {
+            let submission = submission?;
+            let id = format!("{}_{}", Kind::Job.prefix(), ctx.id());
+            let submission = JobSubmission { job_id: Some(id.clone()), ..submission };
+            let start = |outside: Arc<Outside>| {
+                let submission = submission.clone();
+                async move {
+                    let submitted = outside.dispatch.submit_job(&outside.emitter, submission).await;
+                    submitted.map(|_| ()).map_err(refused)
+                }
+            };
+            ctx.start_and_wait(End::Job(id.clone()), timeout, "job".into(), start).await?;
+            Ok(id)
+        })
+    }
+}
+
+impl SendEvent {
+    /// What there is to say.
+    pub fn data(mut self, data: impl Serialize) -> Self {
+        match json::write("data", &data) {
+            Ok(data) => self.submission.data = data,
+            Err(error) => self.fault = Some(error),
+        }
+        self
+    }
+
+    /// What those who wait compare their criteria with: an object with at most 64 leaves.
+    pub fn matching(mut self, matched: Value) -> Self {
+        self.submission.r#match = matched;
+        self
+    }
+}
+
+impl IntoFuture for SendEvent {
+    type Output = Result<String, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { ctx, submission, fault } = self;
+        Box::pin(async move {
+            if let Some(fault) = fault {
+                return Err(fault);
+            }
+            let outside = ctx.reach()?;
+            // The same at each attempt: an event that was sent and not recorded is not sent again.
+            let id = format!("{}_{}", Kind::Event.prefix(), ctx.id());
+            ctx.step(format!("send {}", submission.event), || {
+                let (outside, submission, id) = (outside.clone(), submission.clone(), id.clone());
+                async move {
+                    let event_id =
+                        Name::new("eventId", id).map_err(|invalid| Error::fatal(invalid.to_string()))?;
+                    let from = Some((&outside.run_id, event_id));
+                    let sent = outside.dispatch.send_event(&outside.emitter, submission, from).await;
+                    sent.map(|id| id.to_string()).map_err(refused)
+                }
+            })
+            .await
+        })
+    }
+}
+
+/// What can never be done is not tried again.
+fn refused(error: DispatchError) -> Error {
+    match &error {
+        DispatchError::Invalid(_) | DispatchError::Refused(_) => Error::fatal(error.to_string()),
+        DispatchError::Store(store) if store.fault == Fault::Rejected => Error::fatal(error.to_string()),
+        _ => Error::retryable(error.to_string()),
+    }
+}
+
+fn object(what: &str, value: &impl Serialize) -> Result<Map<String, Value>, Error> {
+    match json::write(what, value)? {
+        Value::Object(fields) => Ok(fields),
+        Value::Null => Ok(Map::new()),
+        other => Err(Error::fatal(format!("{what}: must be an object, not {other}"))),
+    }
+}

@@ -1,0 +1,408 @@
+//! What a driver may rely on: beginnings, ends, wakings, what is dropped.
+
+use std::{
+    future::{pending, poll_fn},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use ledgerline_event::{Millis, RunEventType as Type};
+use ledgerline_workflow::{Ctx, Ended, Error, Execution, Retry, VISIBLE_AFTER_MS, all};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    gates::Gates,
+    world::{World, draft, workflow},
+};
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Count {
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn nothing_is_wanted_of_a_run_without_a_log() {
+    let workflow = workflow(|_: Ctx, _: Value| async move { Ok(()) });
+    let run_id = World::new(workflow.clone(), Value::Null).run_id;
+    let mut execution = Execution::new(&workflow, &run_id, Value::Null, None);
+    assert!(execution.poll(&mut Context::from_waker(Waker::noop()), Millis::MIN).is_pending());
+    assert_eq!(execution.wanted(Millis::MIN), []);
+    assert_eq!((execution.busy(), execution.next_due(), execution.outcome()), (false, None, None));
+}
+
+#[test]
+fn an_empty_run_is_one_entry() {
+    let mut world = World::of(|_: Ctx| async move { Ok("done") });
+    world.settle();
+    assert_eq!(world.types(1), [Type::RunStarted, Type::RunCompleted]);
+    assert_eq!(world.output(), "done");
+}
+
+#[test]
+fn input_that_does_not_fit_fails_the_run_before_any_code_runs() {
+    #[derive(Deserialize)]
+    struct Order {
+        #[allow(dead_code)]
+        lines: Vec<Line>,
+    }
+    #[derive(Deserialize)]
+    struct Line {
+        #[allow(dead_code)]
+        amount: u32,
+    }
+    let code = |_: Ctx, _: Order| async move { Ok(()) };
+    let mut world = World::new(workflow(code), json!({"lines": [{"amount": 1}, {"amount": -1}]}));
+    world.settle();
+    assert_eq!(world.types(1), [Type::RunFailed]);
+    let error = world.error();
+    assert!(error.message.starts_with("input.lines[1].amount: invalid value"), "{error}");
+    assert!(error.is("bad_input"));
+}
+
+#[test]
+fn output_that_is_no_json_fails_the_run() {
+    let mut world = World::of(|_: Ctx| async move { Ok(std::collections::HashMap::from([((1, 2), 3)])) });
+    world.settle();
+    assert!(world.error().is("bad_output"));
+}
+
+#[test]
+fn an_error_fails_the_run() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        ctx.hook().await?.next::<()>().await?;
+        Err::<(), _>(Error::retryable("no luck").code("luck"))
+    });
+    world.settle();
+    let hook = world.id_of(Type::HookCreated);
+    world.news(Type::HookReceived, &hook, json!({}));
+    world.settle();
+    assert_eq!(world.types(world.log.len() - 1), [Type::HookDisposed, Type::RunFailed]);
+    assert_eq!(world.outcome(), Some(Ended::Failed(Error::fatal("no luck").code("luck"))));
+}
+
+#[test]
+fn a_run_is_shown_as_begun_even_if_its_code_waits_for_nothing_that_is_recorded() {
+    let mut world = World::of(|_: Ctx| async move { pending::<Result<(), Error>>().await });
+    world.settle();
+    assert_eq!(world.types(1), [Type::RunStarted]);
+    assert!(world.poll().is_pending());
+}
+
+#[test]
+fn what_comes_after_the_end_changes_nothing() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let hook = ctx.hook().await?;
+        hook.next::<Value>().await
+    });
+    world.settle();
+    let hook = world.id_of(Type::HookCreated);
+    world.news(Type::HookReceived, &hook, json!({"payload": 1}));
+    world.settle();
+    let event = world.log[0][0].clone();
+    let now = world.now;
+    for _ in 0..3 {
+        world.execution().feed([event.clone()]);
+        assert!(world.poll().is_ready());
+        assert_eq!(world.outcome(), Some(Ended::Completed(json!(1))));
+        assert_eq!(world.execution().wanted(now), []);
+        assert!(!world.execution().busy() && world.execution().next_due().is_none());
+    }
+}
+
+#[test]
+fn news_from_outside_before_ones_own_append_are_taken_first() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let hook = ctx.hook().await?;
+        let steps =
+            [ctx.step("a", || async { Ok::<_, Error>(json!("a")) }).boxed(), hook.next::<Value>().boxed()];
+        let (index, value) = ledgerline_workflow::first(steps).await;
+        ctx.sleep(Duration::from_secs(1)).await?;
+        Ok((index, value?))
+    });
+    // The hook is recorded; the step has run, and is not.
+    let _ = world.poll();
+    world.record();
+    assert!(world.poll().is_ready());
+    assert_eq!(world.wanted_types(), [Type::StepCreated, Type::StepStarted, Type::StepCompleted]);
+    let hook = world.id_of(Type::HookCreated);
+    world.news(Type::HookReceived, &hook, json!({"payload": "h"}));
+    assert!(world.poll().is_ready());
+    assert_eq!(world.wanted_types(), [Type::WaitCreated], "what was never recorded never was");
+    world.settle();
+    world.crash();
+    world.pass_until_due();
+    world.settle();
+    assert_eq!(world.output(), json!([1, "h"]));
+}
+
+#[test]
+fn what_happens_to_a_run_that_has_returned_is_taken_quietly() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let hook = ctx.hook().await?;
+        let wait = ctx.wait_for_event("x");
+        futures::pin_mut!(wait);
+        let payload = hook.next::<u64>();
+        match futures::future::select(payload, wait).await {
+            futures::future::Either::Left((payload, _)) => payload,
+            futures::future::Either::Right(_) => Ok(0),
+        }
+    });
+    world.settle();
+    let (hook, wait) = (world.id_of(Type::HookCreated), world.id_of(Type::WaitCreated));
+    world.news(Type::HookReceived, &hook, json!({"payload": 5}));
+    assert!(world.poll().is_ready());
+    assert_eq!(world.wanted_types(), [Type::HookDisposed, Type::WaitCompleted, Type::RunCompleted]);
+    // Refused: others were faster.
+    world.news(Type::HookReceived, &hook, json!({"payload": 6}));
+    world.news(Type::WaitCompleted, &wait, json!({"outcome": "event"}));
+    assert!(world.poll().is_ready());
+    assert_eq!(world.wanted_types(), [Type::HookDisposed, Type::RunCompleted]);
+    world.settle();
+    assert_eq!(world.output(), 5);
+}
+
+#[test]
+fn a_cancelled_run_stops_its_steps_and_wants_nothing() {
+    let gates = Gates::default();
+    let dropped = Arc::new(AtomicBool::new(false));
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let (inner, flag) = (gates.clone(), Arc::clone(&dropped));
+    let mut world = World::of(move |ctx: Ctx| {
+        let (gates, flag) = (inner.clone(), Arc::clone(&flag));
+        async move {
+            let hook = ctx.hook().await?;
+            let sleep = ctx.sleep(Duration::from_secs(60)).boxed();
+            let payload = hook.next::<()>().boxed();
+            let step = ctx.step("a", || async {
+                let _flag = Flag(Arc::clone(&flag));
+                gates.pass("a").await;
+                Ok::<_, Error>(())
+            });
+            all([sleep, payload, step.boxed()]).await
+        }
+    });
+    world.settle();
+    world.pass(VISIBLE_AFTER_MS);
+    world.settle();
+    assert!(world.execution().busy());
+    let mut drafts = world.history.closings();
+    assert_eq!(drafts.len(), 3);
+    drafts.push(draft(Type::RunCancelled, &world.run_id, json!({"reason": "why not"})));
+    world.append(drafts);
+    assert!(world.poll().is_ready());
+    assert_eq!(world.outcome(), Some(Ended::Cancelled));
+    assert_eq!(world.execution().mismatch(), None);
+    assert_eq!(world.wanted(), []);
+    assert!(!world.execution().busy());
+    assert!(dropped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn the_driver_is_woken_when_a_step_can_go_on_and_only_then() {
+    let gates = Gates::default();
+    let inner = gates.clone();
+    let mut world = World::of(move |ctx: Ctx| {
+        let gates = inner.clone();
+        async move {
+            let names = ["a", "b"];
+            all(names.iter().map(|name| {
+                let gates = &gates;
+                ctx.step(*name, move || async move {
+                    gates.pass(name).await;
+                    Ok::<_, Error>(())
+                })
+            }))
+            .await
+        }
+    });
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    assert!(world.poll_with(&waker).is_pending());
+    assert_eq!(count.take(), 0);
+    let other = gates.clone();
+    std::thread::spawn(move || other.open("a")).join().unwrap();
+    assert_eq!(count.take(), 1);
+    assert!(world.poll_with(&waker).is_ready());
+    assert_eq!(count.take(), 0, "nothing more to do");
+    // While that is appended, the other step may go on.
+    gates.open("b");
+    assert_eq!(count.take(), 1);
+    assert!(world.poll_with(&waker).is_ready());
+    assert_eq!(world.wanted().len(), 7);
+    world.settle();
+    assert!(world.poll_with(&waker).is_ready());
+    assert_eq!(count.take(), 0);
+}
+
+#[test]
+fn a_step_that_never_rests_lets_others_have_their_turn() {
+    let polls = Arc::new(AtomicUsize::new(0));
+    let inner = Arc::clone(&polls);
+    let mut world = World::of(move |ctx: Ctx| {
+        let polls = Arc::clone(&inner);
+        async move {
+            let restless = || {
+                poll_fn(|cx| match polls.fetch_add(1, Ordering::SeqCst) {
+                    1_000 => Poll::Ready(Ok::<_, Error>(())),
+                    _ => {
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                })
+            };
+            ctx.step("restless", restless).await
+        }
+    });
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut returns = 0;
+    while world.poll_with(&waker).is_pending() {
+        assert_eq!(count.take(), 1);
+        returns += 1;
+    }
+    assert!((10..1_000).contains(&returns), "{returns}");
+    world.settle();
+    assert_eq!(world.output(), Value::Null);
+}
+
+#[test]
+fn spurious_polls_change_nothing() {
+    let gates = Gates::default();
+    let inner = gates.clone();
+    let mut world = World::of(move |ctx: Ctx| {
+        let gates = inner.clone();
+        async move {
+            ctx.step("a", || async {
+                gates.begin("a");
+                gates.pass("a").await;
+                Ok::<_, Error>(())
+            })
+            .await?;
+            ctx.sleep(Duration::from_secs(1)).await
+        }
+    });
+    for _ in 0..10 {
+        assert!(world.poll().is_pending());
+    }
+    gates.open("a");
+    for _ in 0..10 {
+        assert!(world.poll().is_ready());
+        assert_eq!(world.wanted().len(), 4);
+    }
+    world.settle();
+    for _ in 0..10 {
+        assert!(world.poll().is_pending());
+    }
+    assert_eq!(gates.begun("a"), 1);
+    world.pass_until_due();
+    world.settle();
+    assert!(world.ended());
+}
+
+#[test]
+fn the_context_does_not_work_inside_of_a_step() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let inside = ctx.clone();
+        let step =
+            ctx.step("outer", || inside.step("inner", || async { Ok::<_, Error>(()) })).await.unwrap_err();
+        let sleep = ctx.step("outer", || inside.sleep(Duration::from_secs(1))).await.unwrap_err();
+        let hook = ctx.hook().await?;
+        let next = ctx.step("outer", || hook.next::<()>()).retry(Retry::never()).await.unwrap_err();
+        assert!(step.is("misplaced") && sleep.is("misplaced") && next.is("misplaced"));
+        Ok(step.message)
+    });
+    world.settle();
+    assert_eq!(world.output(), "the context was used inside of step `outer`, where nothing is replayed");
+    assert_eq!((world.count(Type::StepCreated), world.count(Type::WaitCreated)), (3, 0));
+}
+
+#[test]
+fn the_context_does_not_work_in_another_thread() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let elsewhere = ctx.clone();
+        let thread = std::thread::spawn(move || {
+            elsewhere.random();
+            elsewhere.sleep(Duration::from_secs(1)).now_or_never()
+        });
+        let error = thread.join().unwrap().unwrap().unwrap_err();
+        Ok((error.message, ctx.random()))
+    });
+    world.settle();
+    let output = world.output();
+    assert_eq!(
+        output[0],
+        "the context was used outside of the workflow's own code, where nothing is replayed"
+    );
+    let mut alone = World::of(|ctx: Ctx| async move { Ok(ctx.random()) });
+    alone.settle();
+    assert_eq!(alone.output(), output[1], "what others draw does not move what the workflow draws");
+}
+
+#[test]
+fn code_that_panics_when_it_is_dropped_harms_nobody() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                panic!("dropped");
+            }
+        }
+    }
+    let code = |ctx: Ctx| async move {
+        let step = || async {
+            let _bomb = Bomb;
+            pending::<Result<(), Error>>().await
+        };
+        let (index, _) = ledgerline_workflow::first([
+            ctx.step("a", step).boxed(),
+            ctx.sleep(Duration::from_secs(1)).boxed(),
+        ])
+        .await;
+        ctx.sleep(Duration::from_secs(1)).await?;
+        Ok(index)
+    };
+    let mut world = World::of(code);
+    let _ = world.poll();
+    world.settle();
+    world.crash();
+    world.pass(1_000);
+    world.settle();
+    world.pass(1_000);
+    world.settle();
+    assert_eq!(world.output(), 1);
+    let mut world = World::of(|ctx: Ctx| async move {
+        let _bomb = Bomb;
+        ctx.sleep(Duration::from_secs(1)).await
+    });
+    world.settle();
+    world.crash();
+    world.settle();
+    let id = world.run_id.clone();
+    let mut drafts = world.history.closings();
+    drafts.push(draft(Type::RunCancelled, &id, json!({})));
+    world.append(drafts);
+    world.settle();
+    assert_eq!(world.outcome(), Some(Ended::Cancelled));
+}
