@@ -97,9 +97,10 @@ class Slack:
 
 
 class Stack:
-    def __init__(self, stage, cli):
+    def __init__(self, stage, cli, program):
         self.stage = stage
         self.cli = cli
+        self.program = program
         stacks = boto3.client("cloudformation").describe_stacks(StackName=f"ledgerline-{stage}")["Stacks"]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in stacks[0]["Outputs"]}
         self.dynamodb = boto3.client("dynamodb")
@@ -220,19 +221,33 @@ def let_senders_send_batches(stack):
     """AWS knows no permission for SendMessageBatch: whoever may send a message may send several. The local AWS wants
     it granted by its own name, so whoever has the one in the template is given the other here, on the same queue."""
     for role in stack.iam.list_roles()["Roles"]:
-        name = role["RoleName"]
-        for policy in stack.iam.list_role_policies(RoleName=name)["PolicyNames"]:
-            document = stack.iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
-            batches = [
-                {"Effect": "Allow", "Action": "sqs:SendMessageBatch", "Resource": statement["Resource"]}
-                for statement in document["Statement"]
-                if statement["Action"] in ("sqs:SendMessage", ["sqs:SendMessage"])
-            ]
-            if batches:
-                document = {"Version": "2012-10-17", "Statement": batches}
-                stack.iam.put_role_policy(
-                    RoleName=name, PolicyName=f"{policy}-batches", PolicyDocument=json.dumps(document)
-                )
+        let_role_send_batches(stack, role["RoleName"])
+
+
+def let_role_send_batches(stack, name):
+    """The same for one role."""
+    for policy, document in policies_of(stack, name):
+        batches = [
+            {"Effect": "Allow", "Action": "sqs:SendMessageBatch", "Resource": statement["Resource"]}
+            for statement in document["Statement"]
+            if statement["Action"] in ("sqs:SendMessage", ["sqs:SendMessage"])
+        ]
+        if batches:
+            document = {"Version": "2012-10-17", "Statement": batches}
+            stack.iam.put_role_policy(
+                RoleName=name, PolicyName=f"{policy}-batches", PolicyDocument=json.dumps(document)
+            )
+
+
+def policies_of(stack, role):
+    """The policies of a role with their names: its own, and those that are attached to it."""
+    for policy in stack.iam.list_role_policies(RoleName=role)["PolicyNames"]:
+        yield policy, stack.iam.get_role_policy(RoleName=role, PolicyName=policy)["PolicyDocument"]
+    for attached in stack.iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
+        arn = attached["PolicyArn"]
+        version = stack.iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
+        document = stack.iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+        yield attached["PolicyName"], document
 
 
 def until(what, probe, seconds=WAIT_SECONDS):

@@ -15,9 +15,10 @@ from boto3.dynamodb.conditions import Key
 from botocore.exceptions import ClientError
 
 import foreign
+import runs
 import subscriptions
 import tasks
-from stack import Slack, Stack, event_of, fetch, let_senders_send_batches, until
+from stack import Slack, Stack, event_of, fetch, let_senders_send_batches, policies_of, until
 
 TENANT = "gbinnovations"
 
@@ -103,8 +104,7 @@ def no_role_may_change_or_delete_a_saved_event(stack, slack):
     lists = lambda value: value if isinstance(value, list) else [value]
     seen = 0
     for role in stack.iam.list_roles()["Roles"]:
-        for name in stack.iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]:
-            policy = stack.iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name)["PolicyDocument"]
+        for _, policy in policies_of(stack, role["RoleName"]):
             for statement in policy["Statement"]:
                 if not any(f"table/events-{stack.stage}" in r or r == "*" for r in lists(statement["Resource"])):
                     continue
@@ -192,6 +192,20 @@ def the_dispatcher_and_the_api_may_write_nothing_into_the_events_table(stack, sl
 
     for role in ("DispatcherRole", "ProducerApiRole"):
         with_role(stack, role, check)
+
+
+def the_runner_may_neither_write_nor_read_the_events_table(stack, slack):
+    """Whoever writes workflows runs code in its name."""
+
+    def check(client):
+        dynamodb = client("dynamodb")
+        assert "delete" in writes_refused(stack, dynamodb) and len(writes_refused(stack, dynamodb)) == 5
+        key = {"PK": {"S": "TENANT#nobody"}, "SK": {"S": "nothing"}}
+        assert refused(dynamodb.get_item, TableName=stack.outputs["EventsTableName"], Key=key)
+        run = {"PK": {"S": "RUN#nobody#none"}, "SK": {"S": "RUN"}}
+        assert not refused(dynamodb.get_item, TableName=stack.outputs["ControlTableName"], Key=run)
+
+    with_role(stack, "WorkflowRunnerRole", check)
 
 
 def the_saver_may_only_add_to_the_events_table(stack, slack):
@@ -357,6 +371,7 @@ CHECKS = [
     the_payload_bucket_is_closed_and_its_name_is_published,
     no_role_may_change_or_delete_a_saved_event,
     the_dispatcher_and_the_api_may_write_nothing_into_the_events_table,
+    the_runner_may_neither_write_nor_read_the_events_table,
     the_saver_may_only_add_to_the_events_table,
     the_dispatcher_may_read_the_stream,
     the_api_answers_health,
@@ -374,6 +389,7 @@ CHECKS = [
     *subscriptions.CHECKS,
     *tasks.CHECKS,
     *foreign.CHECKS,
+    *runs.CHECKS,
 ]
 
 
@@ -381,11 +397,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stage", help="the deployed stage to check")
     parser.add_argument("--cli", help="the ledgerline binary")
+    parser.add_argument("--program", help="the example program with workflows")
     parser.add_argument("--healthy", action="store_true", help="only ask whether the local AWS is up")
     arguments = parser.parse_args()
     if arguments.healthy:
         sys.exit(0 if fetch("/_ministack/health")[0] == 200 else 1)
-    stack = Stack(arguments.stage, arguments.cli)
+    stack = Stack(arguments.stage, arguments.cli, arguments.program)
     slack = Slack()
     stack.ssm.put_parameter(
         Name=stack.outputs["SlackWebhookParameter"], Type="SecureString", Value=slack.url, Overwrite=True

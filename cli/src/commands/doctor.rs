@@ -36,6 +36,7 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
         queue(target, "dead-letter queue", &names.dead_letter_queue, true).await,
         queue(target, "task queue", &names.task_queue, false).await,
         queue(target, "task dead letters", &names.task_dead_letter_queue, true).await,
+        queue(target, "run queue", &names.run_queue, false).await,
         bucket(target).await,
         webhook(target).await,
     ];

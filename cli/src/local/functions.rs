@@ -68,8 +68,8 @@ pub(super) async fn start(
     let wiring = wiring(names);
     let mut pollers = vec![tokio::spawn(check_health(health, wiring.health_every, stopped.clone()))];
     for source in wiring.sources {
-        // Whoever had received messages of this queue died with the process before. A program that takes runs may have
-        // lived on: then a run of its is delivered once more, and found to be held.
+        // Whoever had received messages of this queue died with the process before. Only a program that takes runs may
+        // have lived on: the run that it has is delivered once more, and found to be held.
         embedded.queues().release(&source.queue)?;
         // It takes as many at once as it can, so it does not poll like the others.
         if source.function == "workflow-runner" {

@@ -53,8 +53,7 @@ impl LocalRunner {
         queue: String,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        // Nobody else can be executing runs of this folder with these workflows: a lease from before belonged to a
-        // process that is gone.
+        // Whoever gives it workflows leaves the runs to it: a lease from before belonged to a process that is gone.
         dispatch.break_run_leases().await?;
         let runner = Runner::new(dispatch.clone(), workflows, RunnerOptions::default());
         runner.publish().await?;

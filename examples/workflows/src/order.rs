@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! ledgerline --local run start order --input '{"orderId": "o-7", "lines": [{"sku": "tea", "quantity": 2, "cents": 450}]}'
-//! ledgerline --local send-event payment.received --match '{"orderId": "o-7"}' --data '{"cents": 900}'
+//! ledgerline --local send-event payment.received --match '{"orderId": "o-7"}' --event-data '{"cents": 900}'
 //! ```
 
 use std::time::Duration;

@@ -32,3 +32,14 @@ fn shown(path: &str) -> &str {
     const HOOKS: &str = "/api/hooks/";
     if path.starts_with(HOOKS) { HOOKS } else { path }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_of_a_hook_is_not_logged() {
+        assert_eq!(shown("/api/hooks/htok_7d9f0b4c2a1e48d6b3f5a7c9e1d3b5f7"), "/api/hooks/");
+        assert_eq!(shown("/api/runs/r/events"), "/api/runs/r/events");
+    }
+}

@@ -64,7 +64,8 @@ impl Handler {
         let seen = match RunMessage::parse(body) {
             Ok(message) => self.visit_run(&message, deadline).await,
             Err(error) => {
-                tracing::error!(%error, body, "a message of the run queue is no run; look at it and delete it");
+                let begins: String = body.chars().take(300).collect();
+                tracing::error!(%error, begins, "a message of the run queue is no run; look at it and delete it");
                 Seen::NoRun
             }
         };

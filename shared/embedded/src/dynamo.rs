@@ -4,9 +4,10 @@
 //! checks and the wording of its errors live in its server rather than in its library, and clients depend on
 //! them; hence a hop over kept-alive connections instead of calls into the library.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use dynoxide::Database;
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::answer::Fault;
 
@@ -36,6 +37,37 @@ const FORWARDED: [HeaderName; 5] = [
 pub(crate) struct Dynamo {
     client: Client<HttpConnector, Body>,
     address: SocketAddr,
+    lanes: Lanes,
+}
+
+/// Requests of one table that are under way together. There is one thread for all of them, so more would not be faster,
+/// and a table with hundreds of writes to come would keep every other waiting behind them.
+const LANE_WIDTH: usize = 2;
+
+/// A lane for each table.
+#[derive(Default)]
+struct Lanes(Mutex<HashMap<String, Arc<Semaphore>>>);
+
+impl Lanes {
+    /// The lane of the first table that a request names.
+    fn of(&self, body: &[u8]) -> Arc<Semaphore> {
+        let table = table_of(body).unwrap_or_default();
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match lanes.get(table) {
+            Some(lane) => lane.clone(),
+            None => {
+                lanes.entry(table.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(LANE_WIDTH))).clone()
+            }
+        }
+    }
+}
+
+/// A name that cannot be found costs a request its fairness, and nothing more.
+fn table_of(body: &[u8]) -> Option<&str> {
+    const FIELD: &[u8] = b"\"TableName\":\"";
+    let begin = body.windows(FIELD.len()).position(|window| window == FIELD)? + FIELD.len();
+    let length = body[begin..].iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&body[begin..begin + length]).ok()
 }
 
 /// The threads that serve the tables; dropping it ends them in their own time.
@@ -93,7 +125,7 @@ impl Dynamo {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new()).build(connector);
-        Ok((Self { client, address }, Threads { stop_server, stop_sweeps, threads }))
+        Ok((Self { client, address, lanes: Lanes::default() }, Threads { stop_server, stop_sweeps, threads }))
     }
 
     /// Carries one request to the tables and its answer back.
@@ -115,7 +147,10 @@ impl Dynamo {
                 request = request.header(name, value);
             }
         }
+        let lane = self.lanes.of(&body);
         let request = request.body(Body::from(body)).map_err(|e| Fault::internal(e.to_string()))?;
+        // Never closed: an error lets the request through.
+        let _turn = lane.acquire().await;
         let answer = self.client.request(request).await.map_err(|e| Fault::internal(e.to_string()))?;
         let (mut head, answer) = answer.into_parts();
         head.headers.remove(header::CONNECTION);
@@ -155,5 +190,21 @@ fn without_stream(body: Bytes) -> Bytes {
         },
         // Not ours to refuse: the store words the error.
         _ => body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_a_request_is_the_first_that_it_names() {
+        assert_eq!(table_of(br#"{"Item":{},"TableName":"events-local"}"#), Some("events-local"));
+        assert_eq!(
+            table_of(br#"{"TransactItems":[{"Put":{"TableName":"a"}},{"Put":{"TableName":"b"}}]}"#),
+            Some("a")
+        );
+        assert_eq!(table_of(br#"{"TableName":"cut sho"#), None);
+        assert_eq!(table_of(b""), None);
     }
 }

@@ -69,18 +69,7 @@ impl Ctx {
         T: Serialize + DeserializeOwned,
         E: Into<Error>,
     {
-        Step::new(&self.engine, name.into(), code, |code, _| code())
-    }
-
-    /// A step whose code is told the step's id, which is the same at each attempt.
-    pub(crate) fn step_with_id<F, Fut, T, E>(&self, name: impl Into<String>, code: F) -> Step<F, Fut>
-    where
-        F: FnMut(Name) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-        T: Serialize + DeserializeOwned,
-        E: Into<Error>,
-    {
-        Step::new(&self.engine, name.into(), code, |code, id| code(id.clone()))
+        Step::new(&self.engine, name.into(), code, |code| code())
     }
 
     /// Sleeps, in this process or in none, for minutes or for months.

@@ -26,7 +26,7 @@ use ledgerline_event::{Millis, Name};
 use serde_json::Value;
 
 use self::{
-    bell::{Bell, StepBell},
+    bell::Bell,
     command::{Command, Entity, Facts},
     consumer::Consumer,
     seed::Seed,
@@ -47,8 +47,6 @@ struct State {
     /// When the last event that was delivered had happened.
     now: Millis,
     pulse: Pulse,
-    /// The code is being thrown away: what is dropped now is not abandoned.
-    closed: bool,
     polled_by: Option<ThreadId>,
     /// The step whose own code is being polled.
     inside: Option<usize>,
@@ -83,7 +81,6 @@ impl Engine {
             seed: Seed::new(&run_id, Millis::MIN),
             now: Millis::MIN,
             pulse: Pulse { clock: Millis::MIN, live: false },
-            closed: false,
             polled_by: None,
             inside: None,
             drawn: 0,
@@ -112,7 +109,7 @@ impl Engine {
             state.settle(slot);
             result
         };
-        wakers.release(&self.bell);
+        wakers.release();
         result
     }
 
@@ -160,11 +157,6 @@ impl Engine {
         })
     }
 
-    /// The id of the step in `slot`, and what to poll its code with.
-    pub(crate) fn begin_attempt(&self, slot: usize) -> (Name, Arc<StepBell>) {
-        (self.lock().commands[slot].id.clone(), StepBell::new(Arc::clone(&self.bell), slot))
-    }
-
     /// The attempt at a step that ran here has come to its end.
     pub(crate) fn finish(&self, slot: usize, result: Result<Value, Error>, retry: &Retry) {
         self.change(slot, |command, _, pulse| {
@@ -196,9 +188,6 @@ impl Engine {
     }
 
     pub(crate) fn stop_reading(&self, slot: usize, reader: u64) {
-        if self.lock().closed {
-            return;
-        }
         self.change(slot, |command, wakers, _| {
             if let Entity::Hook(hook) = &mut command.entity {
                 hook.stop_reading(reader, wakers);
@@ -208,15 +197,9 @@ impl Engine {
 
     /// Nobody waits for it any more.
     pub(crate) fn abandon(&self, slot: usize) {
-        if self.lock().closed {
-            return;
-        }
         self.change(slot, |command, wakers, _| {
             command.abandoned = true;
             wakers.discard(command.waker.take());
-            if let Entity::Step(step) = &mut command.entity {
-                step.abandon();
-            }
         });
     }
 }

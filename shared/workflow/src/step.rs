@@ -8,7 +8,6 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use ledgerline_event::Name;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -27,7 +26,8 @@ pub struct Step<F, Fut> {
     input: Result<Option<Value>, Error>,
     retry: Retry,
     code: F,
-    call: fn(&mut F, &Name) -> Fut,
+    /// Calls it. Were it called by a bound on `F`, the compiler could not show of many a workflow that it is `Send`.
+    call: fn(&mut F) -> Fut,
     attempt: Option<Attempt<Fut>>,
     state: State,
 }
@@ -45,7 +45,7 @@ struct Attempt<Fut> {
 }
 
 impl<F, Fut> Step<F, Fut> {
-    pub(crate) fn new(engine: &Arc<Engine>, name: String, code: F, call: fn(&mut F, &Name) -> Fut) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, name: String, code: F, call: fn(&mut F) -> Fut) -> Self {
         Self {
             engine: Arc::clone(engine),
             name,
@@ -72,10 +72,10 @@ impl<F, Fut> Step<F, Fut> {
 
     /// Begins an attempt; an error if that panics.
     fn start(&mut self, slot: usize) -> Result<(), Error> {
-        let (id, bell) = self.engine.begin_attempt(slot);
         let (code, call) = (&mut self.code, self.call);
-        let call = || catch_unwind(AssertUnwindSafe(|| Box::pin(call(code, &id))));
+        let call = || catch_unwind(AssertUnwindSafe(|| Box::pin(call(code))));
         let running = self.engine.in_step(slot, call).map_err(|thrown| Error::panicked(&*thrown))?;
+        let bell = StepBell::new(Arc::clone(&self.engine.bell), slot);
         let waker = Waker::from(Arc::clone(&bell));
         self.attempt = Some(Attempt { running, bell, waker });
         Ok(())

@@ -212,3 +212,60 @@ impl ReceivedEvent {
         json::read("data", &self.data)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use ledgerline_event::{Kind, LogDraft, LogEvent, RunEventType};
+    use serde_json::json;
+    use ulid::Ulid;
+
+    use super::*;
+    use crate::{Ctx, Ended, Execution, Workflow};
+
+    fn at(drafts: Vec<LogDraft>, now: Millis) -> Vec<LogEvent> {
+        drafts.into_iter().map(|draft| draft.at(Kind::Event.id(Ulid::nil()), now)).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_waited_for_before_the_job_is_there() {
+        let workflow = Workflow::new("w", "1", |ctx: Ctx, _: Value| async move {
+            let wait = ctx.wait_for_end(End::Job("job_1".into())).timeout(Duration::from_secs(60));
+            let mut wait = std::pin::pin!(wait);
+            WaitForEnd::registered(wait.as_mut()).await?;
+            ctx.step("start", || async { Ok::<_, Error>(()) }).await?;
+            wait.await
+        });
+        let run_id = Kind::Run.id(Ulid::nil());
+        let now = Millis::MIN.plus(1);
+        let draft = |event_type, id: &Name, data: Value| LogDraft {
+            event_type,
+            correlation_id: id.clone(),
+            event_data: data.as_object().cloned().unwrap_or_default(),
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut execution = Execution::new(&workflow, &run_id, Value::Null, None);
+        execution.feed(at(vec![draft(RunEventType::RunCreated, &run_id, json!({}))], now));
+        let mut wait_id = None;
+        let mut end = None;
+        while execution.outcome().is_none() {
+            let _ = execution.poll(&mut cx, now);
+            let wanted = execution.wanted(now);
+            if let Some(created) = wanted.iter().find(|draft| draft.event_type == RunEventType::WaitCreated) {
+                assert!(wanted.iter().all(|draft| draft.event_type != RunEventType::StepCreated));
+                let data = Value::from(created.event_data.clone());
+                assert_eq!(data, json!({"job": "job_1", "timeoutAt": now.plus(60_000)}));
+                wait_id = Some(created.correlation_id.clone());
+                // It ends before the step that starts it is recorded.
+                let data = json!({"outcome": "ended", "state": "completed", "output": 7});
+                end = Some(draft(RunEventType::WaitCompleted, &created.correlation_id, data));
+            }
+            execution.feed(at(wanted, now));
+            execution.feed(at(end.take().into_iter().collect(), now));
+        }
+        assert!(wait_id.is_some_and(|id| Kind::of(&id) == Some(Kind::Wait)));
+        let output = json!({"outcome": "ended", "state": "completed", "output": 7});
+        assert_eq!(execution.outcome(), Some(Ended::Completed(output)));
+    }
+}

@@ -76,7 +76,11 @@ fn of_hook(hook: &Hook, now: Millis) -> Row {
     let (look, until, note) = match hook.state {
         HookState::Active => {
             let received = received.map(|received| format!("{received} so far; ")).unwrap_or_default();
-            (Look::Waiting, now, Some(format!("{received}`hook send {}` gives it one", hook.token)))
+            (
+                Look::Waiting,
+                now,
+                Some(format!("{received}`hook send {}` gives it one", in_shell(&hook.token))),
+            )
         }
         HookState::Disposed => (Look::Completed, hook.disposed_at.unwrap_or(now), received),
         HookState::Conflicted => {
@@ -111,6 +115,12 @@ fn of_wait(wait: &Wait, now: Millis) -> Row {
         span: Span { from: wait.created_at, work_from: None, until: wait.completed_at.unwrap_or(now) },
         note: (wait.state == WaitState::Waiting).then(|| what_is_missing(&wait.what, now)).flatten(),
     }
+}
+
+/// A text as one types it.
+fn in_shell(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/@".contains(&byte);
+    if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 pub(super) fn hook_name(hook: &Hook) -> String {

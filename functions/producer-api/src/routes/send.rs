@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::{EventSubmission, SentEventPage};
-use ledgerline_event::{Millis, Name};
+use ledgerline_event::{Invalid, Millis, Name};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,16 +44,18 @@ pub(crate) async fn list(
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     let (name, limit) = (Name::new("event", asked.event)?, limit(asked.limit)?);
-    if !asked.cursor.as_deref().is_none_or(is_place) {
-        return Err(foreign_cursor().into());
-    }
-    Ok(Json(api.dispatch.sent_events(&tenant, &name, limit, asked.cursor.as_deref()).await?))
+    let before = asked.cursor.as_deref().map(place).transpose()?;
+    let mut page = api.dispatch.sent_events(&tenant, &name, limit, before.as_deref()).await?;
+    // In an address `#` would be the end of it.
+    page.cursor = page.cursor.map(|place| place.replacen('#', "-", 1));
+    Ok(Json(page))
 }
 
-/// Whether it is the place of a sent event: its time and its id.
-fn is_place(cursor: &str) -> bool {
-    cursor.split_once('#').is_some_and(|(time, id)| {
-        let digits = time.bytes().all(|byte| byte.is_ascii_digit());
-        digits && Millis::parse("cursor", time).is_ok() && Name::new("cursor", id).is_ok()
-    })
+/// The place of a sent event, its time and its id, that a cursor names.
+fn place(cursor: &str) -> Result<String, Invalid> {
+    let (time, id) = cursor.split_once('-').ok_or_else(foreign_cursor)?;
+    let time: u64 = time.parse().map_err(|_| foreign_cursor())?;
+    let time = Millis::try_from(time).map_err(|_| foreign_cursor())?;
+    let id = Name::new("cursor", id).map_err(|_| foreign_cursor())?;
+    Ok(format!("{time}#{id}"))
 }

@@ -7,17 +7,20 @@ use serde_json::{Map, Value};
 use super::{
     RUN_LEASE_MS, RunRecord,
     side_writes::Owner,
-    wake::{FromOutside, Woken},
+    wake::{FromOutside, Woken, run_message},
 };
 use crate::{
     Dispatch, DispatchError,
+    claim::Message,
     conditional::{Answer, conditionally, number},
 };
 
-/// Records of one shard and one sweep; the next one takes the rest.
-const AT_ONCE: i32 = 500;
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
 const AHEAD_MS: u64 = 150_000;
+/// The longest pause between two messages for a run that nobody looks after.
+const PAUSE_MAX_MS: u64 = 60 * 60_000;
+/// A message that should have come by now and did not within this is given up.
+const LATE_MS: u64 = 10_000;
 
 /// What a sweep of runs did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,16 +38,21 @@ impl Dispatch {
         let mut swept = RunsSwept::default();
         for shard in 0..DUE_SHARDS {
             let until = self.now().plus(AHEAD_MS);
-            for key in self.control.due(&keys::run_due_shard(shard), until, AT_ONCE).await? {
+            let mut messages = Vec::new();
+            for key in self.control.all_due(&keys::run_due_shard(shard), until).await? {
                 // One that cannot be seen to now must not keep the others from it.
                 let seen = match key.sk == keys::RUN {
                     true => self.sweep_run(&key).await.map(|again| swept.sent_again += usize::from(again)),
-                    false => self.sweep_timer(&key).await.map(|seen| swept.timers += usize::from(seen)),
+                    false => self
+                        .sweep_timer(&key, &mut messages)
+                        .await
+                        .map(|seen| swept.timers += usize::from(seen)),
                 };
                 if let Err(error) = seen {
                     tracing::error!(pk = key.pk, sk = key.sk, %error, "a run could not be looked after; the next sweep tries again");
                 }
             }
+            self.send_messages(messages).await?;
         }
         Ok(swept)
     }
@@ -60,20 +68,26 @@ impl Dispatch {
         if run.external {
             return Ok(true);
         }
+        // As long as nobody is there to execute it, messages for it would only pile up.
+        let pause = now.get().saturating_sub(run.created_at.get()).clamp(RUN_LEASE_MS, PAUSE_MAX_MS);
         let update = self
             .control
             .update(key)
             .update_expression("SET dueAt = :later")
             .condition_expression("dueAt = :due")
             .expression_attribute_values(":due", number(due_at.get()))
-            .expression_attribute_values(":later", number(now.plus(RUN_LEASE_MS).get()));
+            .expression_attribute_values(":later", number(now.plus(pause).get()));
         match conditionally::<RunRecord>(update).await? {
             Answer::Done(_) | Answer::Refused(_) => Ok(true),
         }
     }
 
     /// A sleep, a retry or a timeout. Its runner decides; where there is none, it is decided here.
-    async fn sweep_timer(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+    async fn sweep_timer(
+        &self,
+        key: &ControlKey,
+        messages: &mut Vec<Message>,
+    ) -> Result<bool, DispatchError> {
         let Some(owner) = self.control.get::<Owner>(key).await? else { return Ok(false) };
         let Some(due_at) = owner.due_at else { return Ok(false) };
         let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
@@ -81,8 +95,14 @@ impl Dispatch {
         let tenant = Name::new("tenantId", tenant)?;
         let now = self.now();
         if !owner.external {
+            let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
+            let alarm = run.and_then(|run| run.alarm_at).filter(|alarm| *alarm <= due_at);
+            if alarm.is_some_and(|alarm| alarm.plus(LATE_MS) > now) {
+                // A message for it is on its way.
+                return Ok(false);
+            }
             let delay = due_at.get().saturating_sub(now.get()).div_ceil(1_000);
-            self.send_run(&tenant, &owner.run_id, delay).await?;
+            messages.push(run_message(&tenant, &owner.run_id, delay)?);
             return Ok(true);
         }
         if due_at > now || ledgerline_event::Kind::of(&owner.entity_id) != Some(RunEntity::Wait.id_kind()) {

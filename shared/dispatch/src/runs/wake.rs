@@ -95,10 +95,14 @@ impl Dispatch {
         run_id: &Name,
         delay_seconds: u64,
     ) -> Result<(), DispatchError> {
-        let message = RunMessage { tenant_id: tenant.clone(), run_id: run_id.clone() };
-        let body =
-            serde_json::to_string(&message).map_err(|error| Invalid::new("message", error.to_string()))?;
-        let message = Message { queue: Queue::Runs, group: group(tenant), body, delay_seconds };
+        let message = run_message(tenant, run_id, delay_seconds)?;
         self.send_messages(vec![message]).await
     }
+}
+
+/// The message that sends a run to the runners.
+pub(super) fn run_message(tenant: &Name, run_id: &Name, delay_seconds: u64) -> Result<Message, Invalid> {
+    let message = RunMessage { tenant_id: tenant.clone(), run_id: run_id.clone() };
+    let body = serde_json::to_string(&message).map_err(|error| Invalid::new("message", error.to_string()))?;
+    Ok(Message { queue: Queue::Runs, group: group(tenant), body, delay_seconds })
 }

@@ -91,10 +91,7 @@ impl Command {
         let (answer, news) = match &mut self.entity {
             Entity::Step(step) => (step.answer(event), step.is_ready()),
             Entity::Wait(wait) => (wait.answer(event), wait.has_news(event.event_type)),
-            // Payloads are for its readers, who have wakers of their own.
-            Entity::Hook(hook) => {
-                (hook.answer(event, wakers), event.event_type != RunEventType::HookReceived)
-            }
+            Entity::Hook(hook) => (hook.answer(event, wakers), true),
         };
         if news {
             wakers.call(self.waker.take());

@@ -34,11 +34,6 @@ impl Engine {
         state.now = state.now.max(timestamp);
     }
 
-    /// What is dropped from now on is not abandoned.
-    pub(crate) fn close(&self) {
-        self.lock().closed = true;
-    }
-
     /// Gives an event to the command that it is about, and wakes whoever waits for it.
     pub(crate) fn deliver(&self, event: &mut LogEvent, returned: bool) -> Result<(), Mismatch> {
         let mut wakers = Wakers::default();
@@ -54,7 +49,7 @@ impl Engine {
                 Offered::Unknown => Err(state.unknown(event, returned)),
             }
         };
-        wakers.release(&self.bell);
+        wakers.release();
         result
     }
 
@@ -68,7 +63,7 @@ impl Engine {
                 wakers.call(state.commands[*slot].waker.take());
             }
         }
-        wakers.release(&self.bell)
+        wakers.release()
     }
 
     /// Wakes the futures of the steps that the world has woken. Says whether there were any.
@@ -78,13 +73,10 @@ impl Engine {
         {
             let state = &mut *self.lock();
             for slot in slots {
-                let command = &mut state.commands[slot];
-                if command.indexed.running {
-                    wakers.call(command.waker.take());
-                }
+                wakers.call(state.commands[slot].waker.take());
             }
         }
-        wakers.release(&self.bell)
+        wakers.release()
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -111,7 +103,6 @@ impl Engine {
         let due = state.wanting_at.range(..=(now, usize::MAX)).map(|(_, slot)| *slot);
         let mut slots: Vec<usize> = state.wanting.iter().copied().chain(due).collect();
         slots.sort_unstable();
-        slots.dedup();
         for slot in slots {
             state.commands[slot].drafts(now, drafts);
         }

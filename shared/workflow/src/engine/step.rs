@@ -167,12 +167,6 @@ impl StepRecord {
         self.here = Here::Finished { attempt, end };
     }
 
-    /// The future is gone, and with it what ran.
-    pub(crate) fn abandon(&mut self) {
-        self.here = Here::Idle;
-        self.result = None;
-    }
-
     pub(crate) fn facts(&self, abandoned: bool) -> Facts {
         let open = matches!(self.log, InLog::Pending | InLog::Running);
         if abandoned {

@@ -1,7 +1,5 @@
 use std::task::Waker;
 
-use super::bell::Bell;
-
 /// Wakers that were met under the engine's lock. Waking and dropping them may run any code, so both
 /// happen after the lock is gone.
 #[derive(Default)]
@@ -19,16 +17,10 @@ impl Wakers {
         self.to_drop.extend(waker);
     }
 
-    /// Wakes those that are to be woken, and says whether there were any. The code is polled then, even
-    /// if a waker leads nowhere.
-    pub(crate) fn release(self, bell: &Bell) -> bool {
+    /// Wakes those that are to be woken, and says whether there were any.
+    pub(crate) fn release(self) -> bool {
         let any = !self.to_call.is_empty();
-        for waker in self.to_call {
-            waker.wake();
-        }
-        if any {
-            bell.ring_for_code();
-        }
+        self.to_call.into_iter().for_each(Waker::wake);
         any
     }
 }

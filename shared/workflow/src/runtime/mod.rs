@@ -2,6 +2,7 @@
 
 mod runner;
 mod storable;
+mod telling;
 mod visit;
 
 pub use runner::{Runner, RunnerOptions, Visited};

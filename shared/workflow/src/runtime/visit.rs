@@ -3,22 +3,14 @@
 //! Whatever happens is appended before the workflow sees it. So the process may die anywhere: what is in the log is
 //! done and never done again, and what is not may be done again.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    future::poll_fn,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{collections::BTreeSet, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use ledgerline_dispatch::{
-    Appended, Dispatch, DispatchError, LogEntry, Released, RunLease, RunLog, conflict,
-};
+use ledgerline_dispatch::{Appended, Dispatch, DispatchError, Released, RunLease, RunLog, conflict};
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Visited, storable::appendable};
+use super::{Visited, storable::appendable, telling::Telling};
 use crate::{Execution, Outside, Workflow, Workflows};
 
 /// A run that so many runners in a row have not survived is given up.
@@ -33,8 +25,6 @@ const TROUBLE_MS: u64 = 5_000;
 const DELAY_MAX_MS: u64 = 15 * 60_000;
 /// Clocks differ by less than this.
 const SOON_MS: u64 = 1_000;
-/// Events that go to the bus together.
-const SENT_TOGETHER: usize = 10;
 
 pub(super) struct Visit<'a> {
     dispatch: &'a Dispatch,
@@ -43,9 +33,7 @@ pub(super) struct Visit<'a> {
     news: &'a Notify,
     deadline: Option<Instant>,
     renewed_at: Millis,
-    /// What the ledger does not have yet, with the numbers of the entries.
-    unsent: VecDeque<(u64, LogEvent)>,
-    sent: u64,
+    telling: Telling<'a>,
     /// Hooks whose tokens others have.
     taken: BTreeSet<Name>,
     wakes: u64,
@@ -77,18 +65,15 @@ impl<'a> Visit<'a> {
         news: &'a Notify,
         deadline: Option<Instant>,
     ) -> Self {
-        let (sent, renewed_at) = (lease.record.emitted(), dispatch.now());
-        let (unsent, taken) = (VecDeque::new(), BTreeSet::new());
         Self {
+            telling: Telling::new(dispatch, lease.tenant.clone(), lease.record.clone()),
+            renewed_at: dispatch.now(),
             dispatch,
             workflows,
             lease,
             news,
             deadline,
-            renewed_at,
-            unsent,
-            sent,
-            taken,
+            taken: BTreeSet::new(),
             wakes: 0,
             is_elsewhere: false,
             patience_ms: 0,
@@ -107,7 +92,7 @@ impl<'a> Visit<'a> {
             let again_at = self.dispatch.now().plus(TROUBLE_MS);
             let error = error.to_string();
             let trouble = Some((error.as_str(), again_at));
-            let _ = self.dispatch.release_run(&mut self.lease, self.sent, None, trouble).await;
+            let _ = self.dispatch.release_run(&mut self.lease, self.telling.told(), None, trouble).await;
         }
         worked
     }
@@ -116,7 +101,7 @@ impl<'a> Visit<'a> {
         let run = self.lease.record.clone();
         let (mut log, entries) = self.dispatch.read_log(&run, &self.lease.tenant).await?;
         let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
-        self.note(entries);
+        self.telling.note(entries);
         // Woken before the log was read: that is in it.
         self.wakes = run.wakes();
         if run.external || has_ended(&log) {
@@ -149,9 +134,20 @@ impl<'a> Visit<'a> {
             if !(is_late && !execution.busy()) {
                 let polled = poll_fn(|cx| Poll::Ready(execution.poll(cx, now))).await;
                 if polled.is_ready() {
+                    // Many quick steps take as long as a slow one.
+                    match self.keep().await? {
+                        Waited::Lost => return Ok(Visited::Lost),
+                        Waited::Stepped => {}
+                        Waited::News => {
+                            execution.feed(self.catch_up(log).await?);
+                            continue;
+                        }
+                    }
                     let drafts = appendable(self.dispatch, execution.wanted(now));
-                    self.append(log, execution, drafts).await?;
-                    continue;
+                    if !drafts.is_empty() {
+                        self.append(log, execution, drafts).await?;
+                        continue;
+                    }
                 }
             }
             let soon = execution.next_due().is_some_and(|due| due <= now.plus(self.patience_ms));
@@ -183,20 +179,12 @@ impl<'a> Visit<'a> {
                 *draft = conflict(draft, draft.correlation_id.clone());
             }
         }
-        let full = self.unsent.len() >= SENT_TOGETHER;
-        let (appended, told) = futures::join!(dispatch.append(log, &drafts, false), async {
-            match full {
-                true => self.tell(SENT_TOGETHER).await,
-                false => Ok(()),
-            }
-        });
-        told?;
-        match appended? {
+        match self.telling.beside(dispatch.append(log, &drafts, false)).await? {
             Appended::Done(entry) => {
                 let waits: Vec<_> = entry.events.iter().filter(|event| is_event_wait(event)).collect();
                 let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();
                 execution.feed(entry.events.clone());
-                self.note(vec![entry]);
+                self.telling.note(vec![entry]);
                 for wait_id in waits {
                     if dispatch.look_back(log, &wait_id).await? {
                         execution.feed(self.catch_up(log).await?);
@@ -216,23 +204,39 @@ impl<'a> Visit<'a> {
     async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, DispatchError> {
         let dispatch = self.dispatch;
         // What is slow should be seen while it is.
-        self.tell(usize::MAX).await?;
-        let renew_at = self.renewed_at.plus(self.lease.lease_ms() / 4);
+        self.telling.begin();
+        let renew_at = self.renew_at();
         let due = execution.next_due().map_or(renew_at, |due| due.min(renew_at));
         let pause = Duration::from_millis(due.get().saturating_sub(dispatch.now().get()));
-        let notified = tokio::select! {
-            biased;
-            () = poll_fn(|cx| execution.poll(cx, dispatch.now())) => false,
-            () = self.news.notified() => true,
-            () = tokio::time::sleep(pause) => false,
+        let waiting = async {
+            tokio::select! {
+                biased;
+                () = poll_fn(|cx| execution.poll(cx, dispatch.now())) => false,
+                () = self.news.notified() => true,
+                () = tokio::time::sleep(pause) => false,
+            }
         };
-        let mut woken = notified;
-        if dispatch.now() >= renew_at {
-            self.renewed_at = dispatch.now();
-            let Some(wakes) = dispatch.renew_run(&mut self.lease).await? else { return Ok(Waited::Lost) };
-            woken |= wakes != self.wakes;
-            self.wakes = wakes;
+        let notified = self.telling.beside(waiting).await;
+        Ok(match self.keep().await? {
+            Waited::Stepped if notified => Waited::News,
+            kept => kept,
+        })
+    }
+
+    fn renew_at(&self) -> Millis {
+        self.renewed_at.plus(self.lease.lease_ms() / 4)
+    }
+
+    /// Renews the lease when it is time to.
+    async fn keep(&mut self) -> Result<Waited, DispatchError> {
+        let now = self.dispatch.now();
+        if now < self.renew_at() {
+            return Ok(Waited::Stepped);
         }
+        self.renewed_at = now;
+        let Some(wakes) = self.dispatch.renew_run(&mut self.lease).await? else { return Ok(Waited::Lost) };
+        let woken = wakes != self.wakes;
+        self.wakes = wakes;
         Ok(if woken { Waited::News } else { Waited::Stepped })
     }
 
@@ -243,7 +247,7 @@ impl<'a> Visit<'a> {
         due: Option<Millis>,
         at_once: bool,
     ) -> Result<Option<Visited>, DispatchError> {
-        self.tell(usize::MAX).await?;
+        self.telling.finish().await?;
         let now = self.dispatch.now();
         let (tenant, run) = (&self.lease.tenant, &self.lease.record);
         // One that is about to come may have been the one that brought us here, by a clock that is ahead.
@@ -268,7 +272,7 @@ impl<'a> Visit<'a> {
     /// Tells the ledger the rest of a run that has ended, or that somebody else executes.
     async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
         loop {
-            self.tell(usize::MAX).await?;
+            self.telling.finish().await?;
             match self.dispatch.release_run(&mut self.lease, log.sequence, None, None).await? {
                 Released::Done => return Ok(Visited::Ended),
                 Released::Lost => return Ok(Visited::Lost),
@@ -292,7 +296,7 @@ impl<'a> Visit<'a> {
             };
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([failed]).collect();
             match self.dispatch.append(log, &drafts, false).await? {
-                Appended::Done(entry) => self.note(vec![entry]),
+                Appended::Done(entry) => self.telling.note(vec![entry]),
                 Appended::Behind | Appended::TokenTaken(_) => {
                     self.catch_up(log).await?;
                 }
@@ -304,7 +308,7 @@ impl<'a> Visit<'a> {
     async fn refuse(&mut self, log: &mut RunLog, error: String) -> Result<Visited, DispatchError> {
         tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
         loop {
-            self.tell(usize::MAX).await?;
+            self.telling.finish().await?;
             let trouble = Some((error.as_str(), self.dispatch.now().plus(REFUSED_MS)));
             match self.dispatch.release_run(&mut self.lease, log.sequence, None, trouble).await? {
                 Released::Done => return Ok(Visited::Refused(error)),
@@ -332,17 +336,11 @@ impl<'a> Visit<'a> {
         }
         let known: Vec<&str> = self.workflows.names().collect();
         let error = format!("this runner has no workflow `{name}`; it has: {}", known.join(", "));
-        match run.created_at.plus(UNKNOWN_MS) > self.dispatch.now() {
+        // One that was begun had a runner, and may have it again: it waits for as long as that takes.
+        let begun = log.history.state() != Some(RunState::Pending);
+        match begun || run.created_at.plus(UNKNOWN_MS) > self.dispatch.now() {
             true => Found::Refused(error),
             false => Found::Failed(error),
-        }
-    }
-
-    /// Remembers what the ledger does not have yet.
-    fn note(&mut self, entries: Vec<LogEntry>) {
-        let sent = self.sent;
-        for entry in entries.into_iter().filter(|entry| entry.sequence > sent) {
-            self.unsent.extend(entry.events.into_iter().map(|event| (entry.sequence, event)));
         }
     }
 
@@ -351,27 +349,8 @@ impl<'a> Visit<'a> {
         let events: Vec<LogEvent> = news.iter().flat_map(|entry| entry.events.clone()).collect();
         // Somebody elsewhere has begun it, and executes it from now on.
         self.is_elsewhere |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);
-        self.note(news);
+        self.telling.note(news);
         Ok(events)
-    }
-
-    /// Sends some of the events to the ledger that it does not have.
-    async fn tell(&mut self, most: usize) -> Result<(), DispatchError> {
-        while !self.unsent.is_empty() {
-            let some: Vec<LogEvent> =
-                self.unsent.iter().take(SENT_TOGETHER.min(most)).map(|(_, event)| event.clone()).collect();
-            self.dispatch.emit_log(&self.lease.tenant, &self.lease.record, &some).await?;
-            let last = self.unsent.drain(..some.len()).next_back();
-            // An entry counts once all of its events are sent.
-            if let Some((sequence, _)) = last {
-                let whole = self.unsent.front().is_none_or(|(next, _)| *next > sequence);
-                self.sent = if whole { sequence } else { sequence - 1 };
-            }
-            if most != usize::MAX {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use futures::FutureExt;
 use ledgerline_event::{Millis, RunEventType as Type};
-use ledgerline_workflow::{Ctx, Ended, Error, Execution, Retry, VISIBLE_AFTER_MS, all};
+use ledgerline_workflow::{Ctx, Ended, Error, Execution, Retry, VISIBLE_AFTER_MS, all, first};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ fn news_from_outside_before_ones_own_append_are_taken_first() {
         let hook = ctx.hook().await?;
         let steps =
             [ctx.step("a", || async { Ok::<_, Error>(json!("a")) }).boxed(), hook.next::<Value>().boxed()];
-        let (index, value) = ledgerline_workflow::first(steps).await;
+        let (index, value) = first(steps).await;
         ctx.sleep(Duration::from_secs(1)).await?;
         Ok((index, value?))
     });
@@ -200,15 +200,24 @@ fn a_cancelled_run_stops_its_steps_and_wants_nothing() {
                 gates.pass("a").await;
                 Ok::<_, Error>(())
             });
-            all([sleep, payload, step.boxed()]).await
+            let (_, ended) = first([sleep, payload, step.boxed()]).await;
+            gates.begin("after");
+            ended
         }
     });
     world.settle();
     world.pass(VISIBLE_AFTER_MS);
     world.settle();
     assert!(world.execution().busy());
+    // The hook's end is last: only that is for the code to see.
     let mut drafts = world.history.closings();
+    drafts.sort_by_key(|draft| draft.event_type == Type::HookDisposed);
     assert_eq!(drafts.len(), 3);
+    let last = drafts.pop().unwrap();
+    world.append(drafts);
+    let _ = world.poll();
+    assert_eq!(gates.begun("after"), 0, "that something was closed is no news for the code");
+    let mut drafts = vec![last];
     drafts.push(draft(Type::RunCancelled, &world.run_id, json!({"reason": "why not"})));
     world.append(drafts);
     assert!(world.poll().is_ready());
@@ -251,9 +260,45 @@ fn the_driver_is_woken_when_a_step_can_go_on_and_only_then() {
     assert_eq!(count.take(), 1);
     assert!(world.poll_with(&waker).is_ready());
     assert_eq!(world.wanted().len(), 7);
-    world.settle();
+    // What the log brings happens while the driver is there.
+    world.record();
+    assert!(world.poll_with(&waker).is_ready());
+    world.record();
     assert!(world.poll_with(&waker).is_ready());
     assert_eq!(count.take(), 0);
+    assert!(world.ended());
+}
+
+#[test]
+fn the_driver_is_not_woken_for_code_that_has_returned() {
+    let mut world = World::of(|_: Ctx| {
+        poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Ready(Ok(()))
+        })
+    });
+    let count = Arc::new(Count::default());
+    assert!(world.poll_with(&Waker::from(Arc::clone(&count))).is_ready());
+    assert_eq!(count.take(), 0);
+}
+
+#[test]
+fn what_a_step_holds_is_let_go_when_it_has_finished() {
+    let held = Arc::new(());
+    let inner = Arc::clone(&held);
+    let mut world = World::of(move |ctx: Ctx| {
+        let held = Arc::clone(&inner);
+        async move {
+            let step = || {
+                let held = Arc::clone(&held);
+                poll_fn(move |_| Poll::Ready(Ok::<_, Error>(Arc::strong_count(&held))))
+            };
+            ctx.step("a", step).await
+        }
+    });
+    assert!(world.poll().is_ready());
+    // The test, the workflow, its code.
+    assert_eq!(Arc::strong_count(&held), 3);
 }
 
 #[test]
@@ -330,12 +375,14 @@ fn the_context_does_not_work_inside_of_a_step() {
         let sleep = ctx.step("outer", || inside.sleep(Duration::from_secs(1))).await.unwrap_err();
         let hook = ctx.hook().await?;
         let next = ctx.step("outer", || hook.next::<()>()).retry(Retry::never()).await.unwrap_err();
-        assert!(step.is("misplaced") && sleep.is("misplaced") && next.is("misplaced"));
+        let mut hook = Some(hook);
+        let end = ctx.step("outer", || hook.take().unwrap().dispose()).await.unwrap_err();
+        assert!([&step, &sleep, &next, &end].iter().all(|error| error.is("misplaced")));
         Ok(step.message)
     });
     world.settle();
     assert_eq!(world.output(), "the context was used inside of step `outer`, where nothing is replayed");
-    assert_eq!((world.count(Type::StepCreated), world.count(Type::WaitCreated)), (3, 0));
+    assert_eq!((world.count(Type::StepCreated), world.count(Type::WaitCreated)), (4, 0));
 }
 
 #[test]
@@ -375,11 +422,8 @@ fn code_that_panics_when_it_is_dropped_harms_nobody() {
             let _bomb = Bomb;
             pending::<Result<(), Error>>().await
         };
-        let (index, _) = ledgerline_workflow::first([
-            ctx.step("a", step).boxed(),
-            ctx.sleep(Duration::from_secs(1)).boxed(),
-        ])
-        .await;
+        let (index, _) =
+            first([ctx.step("a", step).boxed(), ctx.sleep(Duration::from_secs(1)).boxed()]).await;
         ctx.sleep(Duration::from_secs(1)).await?;
         Ok(index)
     };
@@ -392,6 +436,17 @@ fn code_that_panics_when_it_is_dropped_harms_nobody() {
     world.pass(1_000);
     world.settle();
     assert_eq!(world.output(), 1);
+    // Another runner has a result for the step that runs here.
+    let mut world = World::of(code);
+    let _ = world.poll();
+    world.pass(VISIBLE_AFTER_MS);
+    world.settle();
+    let id = world.id_of(Type::StepCreated);
+    world.news(Type::StepCompleted, &id, json!({"result": null}));
+    world.settle();
+    world.pass(1_000);
+    world.settle();
+    assert_eq!(world.output(), 0);
     let mut world = World::of(|ctx: Ctx| async move {
         let _bomb = Bomb;
         ctx.sleep(Duration::from_secs(1)).await

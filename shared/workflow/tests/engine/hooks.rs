@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use futures::future::join;
+use futures::{FutureExt, future::join};
 use ledgerline_event::RunEventType as Type;
-use ledgerline_workflow::{Ctx, Error};
+use ledgerline_workflow::{Ctx, Error, first};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -125,6 +125,43 @@ fn a_hook_that_others_dispose_of_gives_what_it_has_and_then_an_error() {
     world.settle();
     assert_eq!(world.output(), json!([1, "hook_disposed"]));
     assert_eq!(world.count(Type::HookDisposed), 1);
+}
+
+#[test]
+fn who_began_to_wait_first_is_served_first_even_if_it_is_polled_last() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let hook = ctx.hook().await?;
+        let mut first = hook.next::<u64>();
+        assert!(futures::poll!(&mut first).is_pending());
+        let (second, first) = join(hook.next::<u64>(), first).await;
+        Ok((first?, second?))
+    });
+    world.settle();
+    payload(&mut world, json!(1));
+    payload(&mut world, json!(2));
+    world.settle();
+    assert_eq!(world.output(), json!([1, 2]));
+}
+
+#[test]
+fn a_payload_that_its_first_reader_leaves_behind_wakes_the_next() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let hook = ctx.hook().await?;
+        let leaving = async {
+            let mut next = hook.next::<u64>();
+            assert!(futures::poll!(&mut next).is_pending());
+            ctx.sleep(Duration::from_secs(1)).await?;
+            drop(next);
+            std::future::pending().await
+        };
+        first([leaving.boxed(), hook.next::<u64>().boxed()]).await.1
+    });
+    world.settle();
+    payload(&mut world, json!(5));
+    world.settle();
+    world.pass_until_due();
+    world.settle();
+    assert_eq!(world.output(), 5);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod hooks;
 mod mismatches;
 mod random;
 mod steps;
+mod threads;
 mod together;
 mod waits;
 mod world;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use ledgerline_event::{Kind, RunEventType as Type};
+use ledgerline_event::{Kind, Name, RunEventType as Type, RunHistory};
 use ledgerline_workflow::{Ctx, Ended, Error, Workflow, all};
 use serde_json::{Value, json};
 use ulid::Ulid;
@@ -213,6 +213,18 @@ fn events_that_cannot_follow() {
         let mismatch = world.execution().mismatch().unwrap().to_string();
         assert!(mismatch.ends_with(expected), "{mismatch}");
     }
+}
+
+#[test]
+fn an_id_that_only_looks_like_that_of_the_command() {
+    let mut world = World::of(|ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await });
+    world.settle();
+    let mut world = world.rewound(2);
+    let created = &mut world.log[1][1];
+    created.correlation_id = Name::new("id", created.correlation_id.to_lowercase()).unwrap();
+    world.history = RunHistory::of(world.log.iter().flatten()).unwrap();
+    let _ = world.poll();
+    assert!(world.execution().mismatch().is_some());
 }
 
 #[test]

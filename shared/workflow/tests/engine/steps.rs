@@ -143,6 +143,56 @@ fn a_step_is_tried_again_when_its_rest_is_over_and_fails_with_its_last_error() {
 }
 
 #[test]
+fn a_step_that_rests_is_not_begun_early_because_others_go_on() {
+    let gates = Gates::default();
+    let inner = gates.clone();
+    let mut world = World::of(move |ctx: Ctx| {
+        let gates = inner.clone();
+        async move {
+            let resting = ctx.step("resting", || async {
+                match gates.begin("resting") {
+                    0 => Err(Error::retryable("not yet")),
+                    _ => Ok(()),
+                }
+            });
+            let slow = ctx.step("slow", || async {
+                gates.pass("slow").await;
+                Ok::<_, Error>(())
+            });
+            // Polls both whenever one is woken.
+            futures::future::join(resting, slow).await.0
+        }
+    });
+    world.settle();
+    gates.open("slow");
+    world.settle();
+    assert_eq!((world.count(Type::StepCompleted), gates.begun("resting")), (1, 1));
+    // Somebody else did not wait, and died.
+    let id = world.log[1][1].correlation_id.clone();
+    world.news(Type::StepStarted, &id, json!({"attempt": 2}));
+    world.crash();
+    world.settle();
+    assert_eq!(gates.begun("resting"), 2);
+    assert_eq!(world.output(), Value::Null);
+}
+
+#[test]
+fn a_step_that_is_kept_and_not_awaited_does_not_make_anything_due() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let mut step = ctx.step("kept", || async { Ok::<_, Error>(7) });
+        assert!(futures::poll!(&mut step).is_pending());
+        ctx.sleep(Duration::from_secs(60)).await?;
+        step.await
+    });
+    world.settle();
+    let due = world.now.plus(60_000);
+    assert_eq!((world.execution().next_due(), world.execution().busy()), (Some(due), false));
+    world.pass_until_due();
+    world.settle();
+    assert_eq!(world.output(), 7);
+}
+
+#[test]
 fn a_fatal_error_is_not_tried_again_and_an_error_may_say_when_it_is() {
     let mut world = World::of(|ctx: Ctx| async move {
         let fatal = ctx.step("fatal", || async { Err::<(), _>(Error::fatal("no")) }).await.unwrap_err();

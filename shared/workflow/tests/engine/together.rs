@@ -167,6 +167,10 @@ fn when_the_hook_is_first_a_step_that_was_seen_is_closed() {
     assert_eq!(wanted[0], (Type::HookDisposed, hook), "in the order of the commands");
     assert_eq!(wanted[1], (Type::StepFailed, step));
     assert_eq!(wanted[2].0, Type::WaitCompleted);
+    assert_eq!(world.execution().next_due(), None);
+    let before = world.wanted();
+    world.pass(60_000);
+    assert_eq!(world.wanted(), before, "what was abandoned is not due any more");
     world.settle();
     assert_eq!(world.data(Type::StepFailed)[0]["errorCode"], "abandoned");
     assert_eq!(world.output(), json!([2, "hook"]));
@@ -206,6 +210,78 @@ fn what_was_asked_for_in_the_same_entry_in_which_it_is_abandoned_is_closed_then(
         [&[Type::RunStarted], fast.as_slice(), &[Type::WaitCreated, Type::HookCreated]].concat()
     );
     assert_eq!(world.types(2), [Type::WaitCompleted, Type::HookDisposed, Type::WaitCreated]);
+}
+
+#[test]
+fn a_step_that_the_next_event_makes_superfluous_is_not_begun() {
+    let gates = Gates::default();
+    let inner = gates.clone();
+    let mut world = World::of(move |ctx: Ctx| {
+        let gates = inner.clone();
+        async move {
+            let step = |name: &'static str| {
+                let gates = &gates;
+                ctx.step(name, move || {
+                    gates.begin(name);
+                    async { Ok::<_, Error>(()) }
+                })
+            };
+            let long = async {
+                step("a").await?;
+                step("b").await
+            };
+            first([long.boxed(), step("c").boxed()]).await.1
+        }
+    });
+    world.settle();
+    assert!(world.ended());
+    assert_eq!(["a", "b", "c"].map(|name| gates.begun(name)), [1, 0, 1]);
+}
+
+#[test]
+fn what_time_brings_and_what_steps_bring_is_recorded_in_the_order_of_the_commands() {
+    let gates = Gates::default();
+    let inner = gates.clone();
+    let mut world = World::of(move |ctx: Ctx| {
+        let gates = inner.clone();
+        async move {
+            let step = ctx.step("a", || async {
+                gates.pass("a").await;
+                Ok::<_, Error>(())
+            });
+            all([ctx.sleep(Duration::from_secs(1)).boxed(), step.boxed()]).await
+        }
+    });
+    world.settle();
+    gates.open("a");
+    world.pass(1_000);
+    let _ = world.poll();
+    let fast = [Type::StepCreated, Type::StepStarted, Type::StepCompleted];
+    assert_eq!(world.wanted_types(), [&[Type::WaitCompleted], fast.as_slice()].concat());
+}
+
+#[test]
+fn losers_are_gone_even_if_the_race_is_kept() {
+    let mut world = World::of(|ctx: Ctx| async move {
+        let sleep = |seconds| ctx.sleep(Duration::from_secs(seconds));
+        let mut race = first([sleep(60), sleep(1)]);
+        let (index, _) = (&mut race).await;
+        let failing = async {
+            sleep(1).await?;
+            Err(Error::fatal("no"))
+        };
+        let mut all = all([sleep(60).boxed(), failing.boxed()]);
+        assert!((&mut all).await.is_err());
+        sleep(60).await?;
+        drop((race, all));
+        Ok(index)
+    });
+    world.settle();
+    world.pass_until_due();
+    world.settle();
+    world.pass_until_due();
+    world.settle();
+    assert_eq!(world.history.open_waits().count(), 1);
 }
 
 #[test]

@@ -36,10 +36,14 @@ fn a_time_that_has_passed_is_recorded_and_over_at_once() {
     let mut world = World::of(|ctx: Ctx| async move {
         ctx.sleep_until(Millis::MIN).await?;
         ctx.sleep(Duration::ZERO).await?;
+        ctx.sleep(Duration::from_micros(1)).await?;
         ctx.sleep(Duration::MAX).await
     });
     world.settle();
     assert_eq!((world.count(Type::WaitCreated), world.count(Type::WaitCompleted)), (3, 2));
+    // But a little sleep is a sleep.
+    world.pass(1);
+    world.settle();
     assert_eq!(world.execution().next_due(), Some(Millis::MAX));
 }
 
