@@ -12,7 +12,18 @@ use tokio::sync::{mpsc, watch};
 use super::visits::Visits;
 
 /// Tenants that have something new.
-pub(super) type WakeUps = mpsc::UnboundedReceiver<Name>;
+pub(super) type WakeUps = mpsc::UnboundedReceiver<WakeUp>;
+
+/// Events of runs come in dozens, and few subscribe to them: draining after each would keep the store busier than the
+/// runs themselves do. Whoever subscribes hears of them this much later.
+const PATIENCE_MS: u64 = 2_000;
+
+/// Whom something new is about, and whether it can wait a little.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WakeUp {
+    tenant: Name,
+    can_wait: bool,
+}
 
 /// A hook that tells of every tenant whose events, subscriptions or cursors change; `inner` is asked first.
 pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
@@ -26,9 +37,9 @@ pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
                 None => Verdict::Proceed,
             };
             if moment == (Moment::After { status: 200 }) && call.service == Service::DynamoDb {
-                for tenant in changed(&call, &names.0, &names.1) {
+                for wake_up in changed(&call, &names.0, &names.1) {
                     // Nobody listens any more when local mode stops.
-                    let _ = sender.send(tenant);
+                    let _ = sender.send(wake_up);
                 }
             }
             verdict
@@ -38,23 +49,24 @@ pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
 }
 
 /// The tenants that a write is about.
-fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<Name> {
+fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp> {
     let is_write = matches!(call.operation.as_str(), "PutItem" | "TransactWriteItems" | "BatchWriteItem");
     let Some(body) = is_write.then(|| serde_json::from_slice::<Value>(&call.body).ok()).flatten() else {
         return BTreeSet::new();
     };
     let text = |item: &Value, name: &str| item[name]["S"].as_str().map(str::to_owned);
     let event = |table: &Value, item: &Value| {
-        (table.as_str() == Some(events))
-            .then(|| parse_pk(&text(item, "PK")?).ok().map(str::to_owned))
-            .flatten()
+        let pk = text(item, "PK").filter(|_| table.as_str() == Some(events))?;
+        let of_run =
+            ["RUN", "STEP", "HOOK", "WAIT"].contains(&item["entityType"]["S"].as_str().unwrap_or_default());
+        parse_pk(&pk).ok().map(|tenant| (tenant.to_owned(), of_run))
     };
     // A change of a subscription, or a rewind, marks in its transaction. A drainer's own mark is a request
     // of its own and must not wake the drainer that made it.
     let mark = |table: &Value, item: &Value| {
         let is_mark = table.as_str() == Some(control) && text(item, "PK").as_deref() == Some(keys::DIRTY);
         let sk = text(item, "SK").filter(|_| is_mark)?;
-        keys::parse_dirty_mark(&sk).map(|(tenant, _)| tenant.to_owned())
+        keys::parse_dirty_mark(&sk).map(|(tenant, _)| (tenant.to_owned(), false))
     };
     let single = event(&body["TableName"], &body["Item"]);
     let transaction = body["TransactItems"].as_array().into_iter().flatten().flat_map(|write| {
@@ -64,7 +76,11 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<Name> {
     let batch = body["RequestItems"][events].as_array().into_iter().flatten();
     let batch = batch.map(|write| event(&Value::from(events), &write["PutRequest"]["Item"]));
     let tenants = std::iter::once(single).chain(transaction).chain(batch).flatten();
-    tenants.filter_map(|tenant| Name::new("tenantId", tenant).ok()).collect()
+    tenants
+        .filter_map(|(tenant, can_wait)| {
+            Some(WakeUp { tenant: Name::new("tenantId", tenant).ok()?, can_wait })
+        })
+        .collect()
 }
 
 /// Drains whoever is woken, whoever wants to be visited again, and sweeps as often as on AWS.
@@ -90,8 +106,9 @@ pub(super) async fn run(
         let next = tokio::select! {
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
-            tenant = wake_ups.recv() => match tenant {
-                Some(tenant) => Next::Visit(BTreeSet::from([tenant])),
+            wake_up = wake_ups.recv() => match wake_up {
+                Some(WakeUp { tenant, can_wait: false }) => Next::Visit(BTreeSet::from([tenant])),
+                Some(WakeUp { tenant, can_wait: true }) => Next::VisitLater(tenant),
                 None => return,
             },
             ended = visits.ended(&dispatch) => Next::Ended(ended),
@@ -100,6 +117,9 @@ pub(super) async fn run(
         };
         match next {
             Next::Visit(tenants) => tenants.into_iter().for_each(|tenant| visits.visit(&dispatch, tenant)),
+            Next::VisitLater(tenant) => {
+                again.note(BTreeSet::from([tenant]), Some(clock().plus(PATIENCE_MS)), &clock);
+            }
             Next::Sweep => {
                 let dispatch = dispatch.clone();
                 visits.sweep(async move { dispatch.sweep(None).await });
@@ -115,6 +135,7 @@ pub(super) async fn run(
 /// What the dispatcher does next.
 enum Next {
     Visit(BTreeSet<Name>),
+    VisitLater(Name),
     Ended((Option<Name>, Option<Swept>)),
     Sweep,
 }

@@ -53,7 +53,7 @@ pub use rewind::Rewind;
 pub use runs::{
     Appended, EventSubmission, ForeignEvent, HookAnswer, LogEntry, RUN_LEASE_MS, Released, RunDetails,
     RunLease, RunLog, RunMessage, RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept, SentEvent,
-    SentEventPage, SentEventView, ShownRun, StartedRun, check_loggable, conflict,
+    SentEventPage, SentEventView, ShownRun, StartedRun, check_chosen_token, check_loggable, conflict,
 };
 pub use sample::SampleEvent;
 pub use sweep::Swept;

@@ -16,10 +16,8 @@ use serde_json::Value;
 
 use crate::{Error, json};
 
-/// The pauses between two looks at a run grow from this…
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// …to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long a run is waited for at a time.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Starts runs and talks to them. Cheap to clone.
 ///
@@ -185,11 +183,7 @@ impl Client {
 
     /// Waits until a run has ended, and gives its output. It looks again and again, ever more rarely.
     pub async fn output<T: DeserializeOwned>(&self, run_id: &str) -> Result<T, ClientError> {
-        let mut pause = FIRST_PAUSE;
-        while !self.dispatch.known_run(self.tenant(), run_id).await?.state.is_terminal() {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
-        }
+        while !self.dispatch.wait_for_run(self.tenant(), run_id, LOOK).await?.state.is_terminal() {}
         let run = self.run(run_id).await?.view.run.into_owned();
         match run.state {
             RunState::Completed => Ok(json::read("output", run.output.unwrap_or_default())?),

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use ledgerline_event::Name;
+use ledgerline_dispatch::check_chosen_token;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -32,7 +32,8 @@ impl NewHook {
         Self { asked: Asked::not_yet(engine), token: None, metadata: Ok(None) }
     }
 
-    /// Who knows this token may send payloads. Without it, one that nobody can guess is made up.
+    /// A token of the workflow's own choice, which only those may use who have a key of the tenant. Without it, one that
+    /// nobody can guess is made up, and whoever knows it may send payloads.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -53,7 +54,7 @@ impl Future for NewHook {
         asked.ask(|| {
             let token = token.take();
             if let Some(token) = &token {
-                Name::new("token", token.as_str()).map_err(|invalid| Error::invalid(&invalid))?;
+                check_chosen_token("token", token).map_err(|invalid| Error::invalid(&invalid))?;
             }
             let metadata = std::mem::replace(metadata, Ok(None))?;
             Ok(Entity::Hook(HookRecord::new(token, metadata)))

@@ -1,6 +1,6 @@
 //! Runs: starting one, how runs fare, cancelling one, and driving one from elsewhere, event by event.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -42,9 +42,29 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
+    asked: Asked<Show>,
 ) -> Result<Json<RunDetails>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
-    Ok(Json(api.dispatch.run(&tenant, &id?.0).await?))
+    let (Path(id), Query(asked)) = (id?, asked?);
+    if let Some(ms) = asked.wait_ms {
+        if ms > WAIT_MAX_MS {
+            return Err(Invalid::new("waitMs", format!("is {ms}; at most {WAIT_MAX_MS} are allowed")).into());
+        }
+        api.dispatch.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
+    }
+    Ok(Json(api.dispatch.run(&tenant, &id).await?))
+}
+
+/// A request on AWS has half a minute.
+const WAIT_MAX_MS: u64 = 20_000;
+
+/// How a run is asked for.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Show {
+    /// How long to wait for its end before answering.
+    #[serde(default)]
+    wait_ms: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]

@@ -6,6 +6,7 @@ use ledgerline_ledger::{StoreError, control::keys};
 
 use super::{
     LogEntry, RunLog,
+    hook::token_key,
     log::{ENTRY_BYTES, stored_size},
     side_writes::{SideWrite, StateChange, state_change},
 };
@@ -51,10 +52,12 @@ impl Dispatch {
         for draft in drafts {
             bytes += stored_size(&draft.event_data);
             let full = bytes > ENTRY_BYTES || writes.len() >= SIDE_WRITES;
-            // The token of a hook is taken on a condition; giving it back is another matter.
+            // The token of a hook is taken on a condition; giving it back, or taking it once more, is another matter.
             let given_back =
                 writes.iter().any(|write| write.token_of.as_ref() == Some(&draft.correlation_id));
-            if !events.is_empty() && (full || given_back) {
+            let token = token_key(&log.tenant, draft);
+            let once_more = token.is_some_and(|token| writes.iter().any(|write| write.key == token));
+            if !events.is_empty() && (full || given_back || once_more) {
                 break;
             }
             let at = self.now().max(log.last_time);

@@ -8,7 +8,7 @@ use ledgerline_ledger::{Emitter, control::keys};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Appended, NewRun, RunLog, RunRecord, outbox::check_loggable};
+use super::{Appended, NewRun, RunLog, RunRecord, hook::check_chosen_token, outbox::check_loggable};
 use crate::{Dispatch, DispatchError, transaction::busy};
 
 /// An event that somebody wants to append.
@@ -134,6 +134,11 @@ fn draft_of(
     let made_up = event_type == RunEventType::HookCreated && !data.contains_key("token");
     if made_up {
         data.insert("token".into(), Value::from("-"));
+    }
+    if !made_up && event_type == RunEventType::HookCreated {
+        // One that is no text is found below.
+        let token = data.get("token").and_then(Value::as_str);
+        token.map_or(Ok(()), |token| check_chosen_token("eventData.token", token))?;
     }
     let of_run = event_type.entity() == RunEntity::Run;
     if of_run && correlation_id.is_some_and(|id| id != run_id.as_str()) {

@@ -72,6 +72,26 @@ impl HookRow {
     }
 }
 
+/// Whether a workflow may choose this token: one of the form of those that are made here would be taken for a credential.
+pub fn check_chosen_token(field: &'static str, token: &str) -> Result<(), Invalid> {
+    match token.starts_with(MADE) {
+        true => {
+            let reason = format!("`{MADE}…` are the tokens that are made up here: leave it out to get one");
+            Err(Invalid::new(field, reason))
+        }
+        false => Name::new(field, token).map(drop),
+    }
+}
+
+/// The record of the token that an event asks for.
+pub(super) fn token_key(tenant: &Name, draft: &LogDraft) -> Option<ControlKey> {
+    if draft.event_type != RunEventType::HookCreated {
+        return None;
+    }
+    let token = draft.event_data.get("token").and_then(Value::as_str)?;
+    Some(HookRow::new(tenant, &draft.correlation_id, &draft.correlation_id, token, false).key())
+}
+
 fn is_made(token: &str) -> bool {
     token.strip_prefix(MADE).is_some_and(|digits| {
         digits.len() == 32

@@ -1,6 +1,6 @@
 //! Runs as people see them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use ledgerline_event::{LogEvent, Name, RunState, RunView};
 use ledgerline_ledger::{
@@ -8,10 +8,15 @@ use ledgerline_ledger::{
     control::{keys, read},
 };
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{RunRecord, SentEvent, send::SentRow};
 use crate::{Dispatch, DispatchError, conditional::text, listing::ListCursor};
 
+/// The pauses between two looks at a run grow from this…
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// …to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Sent events of one answer at most.
 const SENT_MAX: usize = 100;
 
@@ -101,6 +106,25 @@ impl Dispatch {
             id: run_id.to_owned(),
             hint: String::new(),
         })
+    }
+
+    /// Waits until a run has ended, or for as long as `within`. It looks again and again, ever more rarely.
+    pub async fn wait_for_run(
+        &self,
+        tenant: &Name,
+        run_id: &str,
+        within: Duration,
+    ) -> Result<RunRecord, DispatchError> {
+        let until = Instant::now() + within;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let run = self.known_run(tenant, run_id).await?;
+            if run.state.is_terminal() || Instant::now() >= until {
+                return Ok(run);
+            }
+            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+            pause = (pause * 5 / 4).min(LONGEST_PAUSE);
+        }
     }
 
     /// Runs, the newest first: of one state, or of all, those that are under way before those that have ended.

@@ -13,6 +13,9 @@ use ledgerline_event::{LogEvent, Name};
 
 /// Events that go to the bus together.
 const TOGETHER: usize = 10;
+/// So many may wait for the end of the visit, or for a step that takes its time: while quick steps follow each other,
+/// telling would only be in their way.
+const PATIENCE: usize = 100;
 
 pub(super) struct Telling<'a> {
     dispatch: &'a Dispatch,
@@ -37,13 +40,13 @@ impl<'a> Telling<'a> {
         self.told
     }
 
-    /// Remembers what the ledger does not have; enough of it is sent at once.
+    /// Remembers what the ledger does not have; if that is much, some of it is sent.
     pub(super) fn note(&mut self, entries: Vec<LogEntry>) {
         let told = self.told;
         for entry in entries.into_iter().filter(|entry| entry.sequence > told) {
             self.untold.extend(entry.events.into_iter().map(|event| (entry.sequence, event)));
         }
-        if self.untold.len() >= TOGETHER {
+        if self.untold.len() >= PATIENCE {
             self.begin();
         }
     }
@@ -79,8 +82,13 @@ impl<'a> Telling<'a> {
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|cx| {
-            // As soon as some are told there may be enough for the next.
-            while self.poll(cx).is_ready() && self.untold.len() >= TOGETHER && self.trouble.is_none() {
+            // Once it has begun it goes on while there is enough for the next.
+            let was_telling = self.under_way.is_some();
+            while self.poll(cx).is_ready()
+                && was_telling
+                && self.untold.len() >= TOGETHER
+                && self.trouble.is_none()
+            {
                 self.begin();
             }
             work.as_mut().poll(cx)

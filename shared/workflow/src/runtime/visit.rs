@@ -109,11 +109,11 @@ impl<'a> Visit<'a> {
         }
         if run.lost_takes() >= LOST_MAX {
             let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
-            return self.fail(&mut log, "crashed", &error).await;
+            return Box::pin(self.fail(&mut log, "crashed", &error)).await;
         }
         let workflow = match self.find(&log) {
             Found::Workflow(workflow) => workflow,
-            Found::Failed(error) => return self.fail(&mut log, "unknown_workflow", &error).await,
+            Found::Failed(error) => return Box::pin(self.fail(&mut log, "unknown_workflow", &error)).await,
             Found::Refused(error) => return self.refuse(&mut log, error).await,
         };
         let emitter = self.dispatch.run_emitter(&self.lease.tenant, &run);
@@ -121,7 +121,7 @@ impl<'a> Visit<'a> {
         let input = log.history.run().map(|run| run.input.clone()).unwrap_or_default();
         let mut execution = Execution::new(workflow, &run.run_id, input, Some(Arc::new(outside)));
         execution.feed(events);
-        self.drive(&mut log, &mut execution).await
+        Box::pin(self.drive(&mut log, &mut execution)).await
     }
 
     async fn drive(&mut self, log: &mut RunLog, execution: &mut Execution) -> Result<Visited, DispatchError> {
@@ -131,7 +131,7 @@ impl<'a> Visit<'a> {
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let now = self.dispatch.now();
-            if !(is_late && !execution.busy()) {
+            if !is_late || execution.busy() {
                 let polled = poll_fn(|cx| Poll::Ready(execution.poll(cx, now))).await;
                 if polled.is_ready() {
                     // Many quick steps take as long as a slow one.
@@ -145,7 +145,7 @@ impl<'a> Visit<'a> {
                     }
                     let drafts = appendable(self.dispatch, execution.wanted(now));
                     if !drafts.is_empty() {
-                        self.append(log, execution, drafts).await?;
+                        Box::pin(self.append(log, execution, drafts)).await?;
                         continue;
                     }
                 }
@@ -179,7 +179,7 @@ impl<'a> Visit<'a> {
                 *draft = conflict(draft, draft.correlation_id.clone());
             }
         }
-        match self.telling.beside(dispatch.append(log, &drafts, false)).await? {
+        match self.telling.beside(Box::pin(dispatch.append(log, &drafts, false))).await? {
             Appended::Done(entry) => {
                 let waits: Vec<_> = entry.events.iter().filter(|event| is_event_wait(event)).collect();
                 let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();

@@ -145,27 +145,20 @@ fn wakings_by_the_world_do_not_change_the_order_in_which_branches_go_on() {
                 let all = async { while branches.next().await.is_some() {} };
                 let conductor = async {
                     ctx.sleep(Duration::from_secs(1)).await?;
+                    if noisy {
+                        // As another thread might, just now.
+                        (0..BRANCHES).for_each(|n| gates.open(&format!("gate {n}")));
+                    }
                     for sender in senders.iter().rev() {
                         let _ = sender.unbounded_send(());
                     }
                     Ok::<_, Error>(())
                 };
-                join(all, conductor).await.1
+                join(conductor, all).await.0
             }
         });
         world.settle();
         world.pass(1_000);
-        let _ = world.poll();
-        if noisy {
-            for n in 0..BRANCHES {
-                gates.open(&format!("gate {n}"));
-            }
-        }
-        world.record();
-        if noisy {
-            gates.open("gate 1");
-            gates.open("gate 3");
-        }
         world.settle();
         gates.begin("stop");
         for name in gates.waiting() {

@@ -62,17 +62,15 @@ fn a_sleep_begins_when_it_is_asked_for_and_the_log_keeps_when_it_ends() {
     assert_eq!(world.execution().next_due(), Some(resume_at));
 }
 
-fn payment(ctx: Ctx) -> impl Future<Output = Result<Value, Error>> + Send {
-    async move {
-        let since = ctx.now();
-        let wait = ctx.wait_for_event("payment.received").matching(json!({"invoice": 7})).since(since);
-        match wait.timeout(Duration::from_secs(60)).await {
-            Ok(event) => {
-                let amount: u64 = event.data_as()?;
-                Ok(json!([event.event_id, event.event_name, amount, event.match_criteria]))
-            }
-            Err(error) => Ok(json!([error.is_timeout(), error.message])),
+async fn payment(ctx: Ctx) -> Result<Value, Error> {
+    let since = ctx.now();
+    let wait = ctx.wait_for_event("payment.received").matching(json!({"invoice": 7})).since(since);
+    match wait.timeout(Duration::from_secs(60)).await {
+        Ok(event) => {
+            let amount: u64 = event.data_as()?;
+            Ok(json!([event.event_id, event.event_name, amount, event.match_criteria]))
         }
+        Err(error) => Ok(json!([error.is_timeout(), error.message])),
     }
 }
 
