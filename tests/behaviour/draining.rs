@@ -92,6 +92,9 @@ async fn each_kind_of_workflow_records_its_start() {
     let error = start("review", json!({})).await.unwrap_err().to_string();
     assert!(error.contains("task `fetch`: `$.n` finds nothing in the input"), "{error}");
     let run = start("approve", json!({"a": 1})).await.unwrap().unwrap();
+    // A runner would tell of it at once; without one the sweep does.
+    ledger.advance(61_000);
+    ledger.dispatch.sweep_runs().await.unwrap();
     let created = ledger.events("t", "run_created").await;
     assert_eq!(created[0].entity_id, run);
     assert_eq!(created[0].workflow_run_id.as_deref(), Some(run.as_str()));

@@ -92,6 +92,8 @@ pub(crate) struct Simulation<'s> {
     requests: BTreeMap<String, u64>,
     /// Updates and transactions that were applied.
     updates: u64,
+    /// Whose request met its fate in the last step, and whether it was one to change a table.
+    last_request: Option<(usize, bool)>,
     steps: u64,
     now: Arc<AtomicU64>,
     scheduler: Arc<AtomicWaker>,
@@ -112,6 +114,7 @@ impl<'s> Simulation<'s> {
             contended: HashSet::new(),
             requests: BTreeMap::new(),
             updates: 0,
+            last_request: None,
             steps: 0,
             now: Arc::new(AtomicU64::new(BEGINNING)),
             scheduler: Arc::default(),
@@ -182,6 +185,11 @@ impl<'s> Simulation<'s> {
         self.updates
     }
 
+    /// Whose request met its fate in the last step, if one did, and whether it was one to change a table.
+    pub(crate) fn last_request(&self) -> Option<(&str, bool)> {
+        self.last_request.map(|(actor, changes)| (self.actors[actor].name.as_str(), changes))
+    }
+
     /// Equal for equal histories.
     pub(crate) fn trace_hash(&self) -> u64 {
         self.trace.hash()
@@ -211,6 +219,7 @@ impl<'s> Simulation<'s> {
     /// One request meets its fate, or time passes if there is none. `false`: nothing is left to do.
     pub(crate) async fn step(&mut self, faults: &Faults) -> bool {
         self.steps += 1;
+        self.last_request = None;
         assert!(self.steps < MOST_STEPS, "the history does not end; live: {:?}", self.names());
         self.run_actors();
         self.resume();
@@ -316,12 +325,13 @@ impl<'s> Simulation<'s> {
         let abandoned = flight.reply.is_canceled();
         let fate = match faults.fate(&mut self.random) {
             // Nobody waits for the answer: there is only applied or not.
-            Fate::Serve | Fate::AnswerLate if abandoned => Fate::Lose,
+            Fate::Serve | Fate::Repeat | Fate::AnswerLate if abandoned => Fate::Lose,
             Fate::KillBefore | Fate::KillAfter | Fate::Pause if abandoned => Fate::Fail,
             fate => fate,
         };
         let name = self.actors[flight.actor].name.clone();
         let call = &flight.call;
+        self.last_request = Some((flight.actor, call.changes_table()));
         let (what, about) = (call.name(), &call.about);
         let told = if abandoned { "(abandoned)" } else { "" };
         let (step, now) = (self.steps, self.now());
@@ -345,6 +355,11 @@ impl<'s> Simulation<'s> {
                 let Flight { actor, call, reply } = flight;
                 let _ = reply.send(self.silence());
                 self.network.push(Flight { actor, call, reply: oneshot::channel().0 });
+            }
+            Fate::Repeat => {
+                self.serve(&flight.call, faults);
+                let answer = self.serve(&flight.call, faults);
+                let _ = flight.reply.send(Reply::Answer(answer));
             }
             Fate::AnswerLate => {
                 let answer = self.serve(&flight.call, faults);

@@ -84,6 +84,10 @@ impl Call {
         matches!(self.operation.as_str(), "PutItem" | "UpdateItem" | "DeleteItem")
     }
 
+    pub(crate) fn changes_table(&self) -> bool {
+        self.writes_one_item() || matches!(self.operation.as_str(), "BatchWriteItem" | "TransactWriteItems")
+    }
+
     /// Whether it makes a table or a queue what it is.
     pub(crate) fn provisions(&self) -> bool {
         matches!(self.operation.as_str(), "CreateTable" | "UpdateTable" | "UpdateTimeToLive" | "CreateQueue")

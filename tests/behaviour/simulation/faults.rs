@@ -14,6 +14,8 @@ pub(crate) struct Faults {
     pub(crate) lose: f64,
     /// The answer is lost, and the request stays in the network: it is applied later, or never.
     pub(crate) linger: f64,
+    /// The answer is lost, and the sender's client sends the same request again at once, as the SDK's retries do.
+    pub(crate) repeat: f64,
     /// The request is applied now; its answer arrives many steps later.
     pub(crate) late_answer: f64,
     /// The sender dies, just before the request is applied or just after.
@@ -42,6 +44,7 @@ pub(crate) enum Fate {
     Fail,
     Lose,
     Linger,
+    Repeat,
     AnswerLate,
     KillBefore,
     KillAfter,
@@ -70,6 +73,8 @@ impl Faults {
             redeliver: up_to(0.2),
             short_page: up_to(0.8),
             slow,
+            // Whoever tries it says so.
+            repeat: 0.0,
         }
     }
 
@@ -83,6 +88,7 @@ impl Faults {
             (self.kill / 2.0, Fate::KillBefore),
             (self.kill / 2.0, Fate::KillAfter),
             (self.pause, Fate::Pause),
+            (self.repeat, Fate::Repeat),
         ];
         for (share, fate) in fates {
             if point < share {

@@ -12,6 +12,7 @@ mod dynamo;
 mod faults;
 mod harness;
 mod histories;
+mod running;
 mod saving;
 mod services;
 mod store;

@@ -43,6 +43,16 @@ impl Dispatch {
 
     /// Sends what the ledger does not have yet of a run that nobody here executes.
     pub(super) async fn settle_outbox(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+        self.tell_rest(tenant, run_id, "REMOVE dueShard, dueAt").await
+    }
+
+    /// Sends what the ledger does not have yet; `also` changes the record with it.
+    pub(super) async fn tell_rest(
+        &self,
+        tenant: &Name,
+        run_id: &Name,
+        also: &str,
+    ) -> Result<(), DispatchError> {
         let key = keys::run(tenant, run_id);
         loop {
             let Some(run) = self.control.get::<RunRecord>(&key).await? else { return Ok(()) };
@@ -53,12 +63,15 @@ impl Dispatch {
             let update = self
                 .control
                 .update(&key)
-                .update_expression("SET emitted = :emitted REMOVE dueShard, dueAt")
-                .condition_expression("wakes = :wakes")
+                .update_expression(format!("SET emitted = :emitted {also}"))
+                .condition_expression("wakes = :wakes AND emitted <= :emitted")
                 .expression_attribute_values(":emitted", number(last))
                 .expression_attribute_values(":wakes", number(run.wakes));
-            if let Answer::Done(_) = conditionally::<RunRecord>(update).await? {
-                return Ok(());
+            match conditionally::<RunRecord>(update).await? {
+                Answer::Done(_) => return Ok(()),
+                // Its runner has told more by now.
+                Answer::Refused(Some(there)) if there.emitted > last => return Ok(()),
+                Answer::Refused(_) => {}
             }
         }
     }

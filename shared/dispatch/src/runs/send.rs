@@ -240,7 +240,10 @@ impl Dispatch {
             for row in page.items.unwrap_or_default() {
                 let row: WaiterRow = read(row)?;
                 let owner = row.owner;
-                if !owner.match_criteria.as_deref().is_some_and(|criteria| sent.contains(criteria)) {
+                let in_time = owner.since.is_none_or(|since| since <= sent.timestamp);
+                if !in_time
+                    || !owner.match_criteria.as_deref().is_some_and(|criteria| sent.contains(criteria))
+                {
                     continue;
                 }
                 let key = ControlKey { pk: row.pk, sk: row.sk };

@@ -26,6 +26,9 @@ pub(super) struct Owner {
     /// What an event must contain, as JSON; only of a wait for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) match_criteria: Option<String>,
+    /// What was sent before is not for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     due_shard: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,6 +43,7 @@ impl Owner {
             entity_id: wait_id.clone(),
             external: false,
             match_criteria: Some(criteria.to_string()),
+            since: None,
             due_shard: None,
             due_at: None,
         }
@@ -94,6 +98,7 @@ impl Dispatch {
             entity_id: id.clone(),
             external: log.external,
             match_criteria: None,
+            since: None,
             due_shard: due.map(|_| keys::run_due_shard_of(key)),
             due_at: due,
         };
@@ -120,8 +125,9 @@ impl Dispatch {
                 let Some(wait) = log.history.waits().get(id) else { return Ok(None) };
                 let key = wait_key(tenant, run_id, id, &wait.what);
                 let mut owner = owner(&key, wait.what.due());
-                if let WaitFor::Event { match_criteria, .. } = &wait.what {
+                if let WaitFor::Event { match_criteria, since, .. } = &wait.what {
                     owner.match_criteria = Some(match_criteria.to_string());
+                    owner.since = *since;
                 }
                 let write = self.put_owner(&key, &owner)?;
                 Some(SideWrite::new(key, write))

@@ -64,6 +64,10 @@ impl Dispatch {
         let now = self.now();
         let Some(run) = self.control.get::<RunRecord>(key).await? else { return Ok(false) };
         let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
+        if !run.external && run.emitted == 0 {
+            // No runner has come so far: the ledger should know of the run all the same.
+            self.tell_rest(&tenant, &run.run_id, "").await?;
+        }
         self.go_on(&tenant, &run.run_id, run.external).await?;
         if run.external {
             return Ok(true);

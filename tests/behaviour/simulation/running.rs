@@ -1,0 +1,282 @@
+//! Runs with everything going wrong that can: starters, runners that die, sleep past their lease and wake up again,
+//! senders of events, hooks that are called, runs that are cancelled, or executed elsewhere, sweeps, and clocks that
+//! differ. Whatever happens, a step that was recorded never begins again, everything that a run waits for comes once,
+//! the ledger tells each log as it is, and no run is forgotten.
+
+mod actors;
+mod elsewhere;
+mod plan;
+mod rest;
+mod rows;
+mod script;
+mod watch;
+mod worker;
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use fastrand::Rng;
+use ledgerline_alert::Slack;
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
+use ledgerline_event::{Admitted, Millis, admit};
+use ledgerline_ledger::{Outcome, control::keys, telemetry::Metrics};
+use ledgerline_workflow::{Runner, RunnerOptions};
+use serde_json::Value;
+
+use self::{
+    plan::Plan,
+    rest::{Acknowledged, Rest},
+    rows::Rows,
+    script::{Book, workflows},
+    watch::Watch,
+};
+use super::{Faults, Simulation, Store, histories};
+use crate::world::at;
+
+const TENANT: &str = "t";
+/// Clocks differ from the true time by less than this.
+const SKEW_MS: u64 = 10_000;
+const LEASE_MS: u64 = 60_000;
+/// How long trouble lasts at first, and each time that runs get what they wait for.
+const TROUBLE: (u64, u64) = (400, 60);
+/// Far more than any history needs.
+const MOST_ROUNDS: u64 = 400;
+
+/// A process that executes runs, and does all else besides.
+struct Process {
+    dispatch: Dispatch,
+    runner: Runner,
+    skew_ms: i64,
+}
+
+impl Process {
+    fn start(store: &Store, simulation: &Simulation<'_>, book: &Book, skew_ms: i64, patience_ms: u64) -> Self {
+        let options = DispatchOptions {
+            queues: QueueUrls {
+                tasks: url(&store.names.task_queue),
+                task_dead_letters: url(&store.names.task_dead_letter_queue),
+                runs: url(&store.names.run_queue),
+            },
+            drainers: Drainers::parse("").unwrap(),
+            slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),
+            metrics: Metrics::silent(),
+            ledger_flag: "--stage test".into(),
+            clock: simulation.clock(skew_ms),
+        };
+        let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
+        let options = RunnerOptions { lease_ms: LEASE_MS, patience_ms };
+        let runner = Runner::new(dispatch.clone(), workflows(book), options);
+        Self { dispatch, runner, skew_ms }
+    }
+}
+
+fn url(queue: &str) -> String {
+    format!("http://simulated/000000000000/{queue}")
+}
+
+/// What actors tell the test.
+enum Told {
+    Started(String),
+    /// The number of what was to be sent, and the id that it has.
+    Sent(usize, String),
+    Posted(u64, bool),
+}
+
+/// One history.
+struct History<'s> {
+    store: &'s Store,
+    simulation: Simulation<'s>,
+    random: Rng,
+    faults: Faults,
+    plan: Plan,
+    processes: Vec<Process>,
+    book: Book,
+    watch: Watch<'s>,
+    told: Rc<RefCell<Vec<Told>>>,
+    acknowledged: Acknowledged,
+    /// What the bus has taken and no saver has saved.
+    waiting: Vec<Admitted>,
+    /// The processes of visits.
+    visits: BTreeMap<String, usize>,
+    spawned: u64,
+    steps: u64,
+    /// From this step on all goes well.
+    calm_at: u64,
+    /// Whether there may be events that no drainer has seen.
+    undrained: bool,
+}
+
+impl<'s> History<'s> {
+    async fn begin(store: &'s Store, seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let simulation = Simulation::new(store, seed);
+        let book = Book::default();
+        let patience_ms = if random.bool() { 0 } else { 1_000 };
+        let skew = i64::try_from(SKEW_MS).unwrap();
+        let processes: Vec<Process> = (0..random.usize(2..4))
+            .map(|_| Process::start(store, &simulation, &book, random.i64(-skew..skew), patience_ms))
+            .collect();
+        let mut faults = Faults::random(&mut random);
+        faults.repeat = if random.bool() { 0.0 } else { random.f64() * 0.1 };
+        let plan = Plan::make(&mut random);
+        let waiting = plan.subscribe(&processes[0].dispatch).await;
+        let watch = Watch::new(store, processes[0].dispatch.clone());
+        Self {
+            store,
+            simulation,
+            faults,
+            random,
+            plan,
+            processes,
+            book,
+            watch,
+            told: Rc::default(),
+            acknowledged: Acknowledged::default(),
+            waiting,
+            visits: BTreeMap::new(),
+            spawned: 0,
+            steps: 0,
+            calm_at: TROUBLE.0,
+            undrained: true,
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.steps >= self.calm_at
+    }
+
+    async fn live(mut self) {
+        let (mut rounds, mut quiet) = (0, 0);
+        loop {
+            self.steps += 1;
+            self.save().await;
+            self.act();
+            if !self.is_calm() && self.random.u8(..60) == 0 {
+                let ms = self.random.u64(..200_000);
+                self.simulation.advance(ms).await;
+            }
+            if !self.is_calm()
+                && self.random.u8(..200) == 0
+                && let Some(killed) = self.kill()
+            {
+                self.watch.look(self.steps, &killed).await;
+            }
+            let faults = if self.is_calm() { Faults::none() } else { self.faults.clone() };
+            let more = self.simulation.step(&faults).await;
+            self.mourn();
+            self.listen();
+            self.look().await;
+            if more || !self.is_calm() || !self.waiting.is_empty() || self.has_to_do() {
+                continue;
+            }
+            rounds += 1;
+            let unrest = self.unrest().await;
+            assert!(rounds < MOST_ROUNDS, "it does not come to rest: {unrest:?}");
+            quiet = if unrest.is_none() { quiet + 1 } else { 0 };
+            if quiet > 1 {
+                let runner = &self.processes[0].runner;
+                let dispatch = &self.processes[0].dispatch;
+                let (plan, acknowledged) = (&self.plan, &self.acknowledged);
+                let rest = Rest { store: self.store, dispatch, runner, plan, acknowledged };
+                rest.check(&mut self.watch).await;
+                if self.watch.runs.values().all(|known| known.has_ended()) {
+                    return;
+                }
+                quiet = 0;
+                self.plan.give(&self.watch.runs, &mut self.random);
+                self.calm_at = self.steps + if self.random.bool() { TROUBLE.1 } else { 0 };
+                continue;
+            }
+            self.simulation.advance(if rounds == 1 { 3_600_000 } else { 61_000 }).await;
+            self.sweep();
+        }
+    }
+
+    /// Savers have histories of their own: here they only take their time, and take some things twice.
+    async fn save(&mut self) {
+        if self.waiting.is_empty() || !self.is_calm() && self.random.u8(..8) != 0 {
+            return;
+        }
+        self.random.shuffle(&mut self.waiting);
+        let batch = self.waiting.split_off(self.waiting.len() - self.random.usize(1..=self.waiting.len().min(10)));
+        for (event, answer) in batch.iter().zip(self.store.saver().save(&batch, self.simulation.now()).await) {
+            assert!(matches!(answer, Ok(Outcome::Saved { .. } | Outcome::Duplicate { .. })), "{answer:?}");
+            if !self.is_calm() && self.random.u8(..10) == 0 {
+                self.waiting.push(event.clone());
+            }
+        }
+        self.undrained = true;
+    }
+
+    /// Whoever died is gone with everything that its process remembers.
+    fn mourn(&mut self) {
+        for killed in self.simulation.take_killed() {
+            if let Some(which) = self.visits.get(&killed) {
+                let Process { skew_ms, .. } = self.processes[*which];
+                let patience_ms = if self.random.bool() { 0 } else { 1_000 };
+                self.processes[*which] =
+                    Process::start(self.store, &self.simulation, &self.book, skew_ms, patience_ms);
+            }
+        }
+    }
+
+    fn listen(&mut self) {
+        for told in self.told.borrow_mut().drain(..) {
+            match told {
+                Told::Started(run_id) => self.plan.started(&run_id),
+                Told::Sent(number, event_id) => {
+                    self.plan.sent(number);
+                    self.acknowledged.sent.entry(event_id).or_insert(self.steps);
+                }
+                Told::Posted(payload, received) => drop(self.acknowledged.payloads.insert(payload, received)),
+            }
+        }
+        let latest = self.simulation.now().plus(60_000);
+        self.waiting.extend(self.simulation.take_bus().iter().map(|detail| admit(detail, latest).unwrap()));
+    }
+
+    async fn look(&mut self) {
+        let actor = match self.simulation.last_request() {
+            Some((actor, true)) => actor.to_owned(),
+            Some((_, false)) | None => String::new(),
+        };
+        if !actor.is_empty() {
+            self.watch.look(self.steps, &actor).await;
+            if self.random.u8(..16) == 0 {
+                Rows::read(self.store).await.check(&self.watch.runs);
+            }
+        }
+        self.watch.check_begun(self.steps, &self.book.take(), self.simulation.now());
+    }
+
+    /// Why this is not the end, if it is not.
+    async fn unrest(&self) -> Option<String> {
+        let store = self.store;
+        for queue in [&store.names.run_queue, &store.names.task_queue] {
+            let depth = self.simulation.depth(queue);
+            if depth.total() > 0 {
+                return Some(format!("{queue}: {depth:?}"));
+            }
+        }
+        let far: Millis = at(self.simulation.now().get() + 10_000_000_000);
+        for shard in 0..keys::DUE_SHARDS {
+            for shard in [keys::due_shard(shard), keys::run_due_shard(shard)] {
+                if let Some(key) = store.control().all_due(&shard, far).await.unwrap().pop() {
+                    return Some(format!("{key:?} is due"));
+                }
+            }
+        }
+        let marks: Vec<Value> = store.control().all(keys::DIRTY).await.unwrap();
+        (!marks.is_empty()).then(|| format!("{marks:?}"))
+    }
+}
+
+async fn history(store: &Store, seed: u64) {
+    Box::pin(History::begin(store, seed).await.live()).await;
+}
+
+#[test]
+fn runs_do_everything_once_and_none_is_forgotten_whatever_goes_wrong() {
+    let wanted = std::env::var("LEDGERLINE_HISTORIES").ok().and_then(|count| count.parse().ok());
+    // Each of these is several times as long as one of draining alone.
+    histories(wanted.unwrap_or(500_u64).div_ceil(5), history);
+}

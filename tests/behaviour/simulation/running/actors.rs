@@ -1,0 +1,255 @@
+//! Who does something in a history.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use ledgerline_dispatch::{
+    Dispatch, DispatchError, EventSubmission, HookAnswer, RunMessage, RunSubmission,
+};
+use ledgerline_ledger::Emitter;
+use ledgerline_workflow::{Runner, Visited};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    History, TENANT, Told, elsewhere,
+    plan::{tokens, under_way},
+    script::VISIT,
+    url, worker,
+};
+use crate::world::name;
+
+impl History<'_> {
+    /// Whether something is left that somebody must do however calm it is.
+    pub(super) fn has_to_do(&self) -> bool {
+        self.plan.wanted.values().any(|(.., started)| !started)
+            || self.plan.sends.iter().any(|send| send.event_id.is_some() && !send.sent)
+            || !self.plan.posts.is_empty()
+            || !self.to_go_on_with().is_empty()
+            || self.simulation.depth(&self.store.names.run_queue).visible > 0
+            || self.simulation.depth(&self.store.names.task_queue).visible > 0
+            || self.undrained && (self.plan.with_tasks || self.plan.with_subscriptions)
+    }
+
+    /// The runs that are executed elsewhere and could go on.
+    fn to_go_on_with(&self) -> Vec<String> {
+        let new = self.plan.elsewhere.iter().filter(|run_id| !self.watch.runs.contains_key(*run_id));
+        let could = self.watch.runs.values().filter(|known| {
+            let waits = known.history.open_waits().count();
+            known.is_external() && !known.has_ended() && (waits == 0 || !self.is_calm())
+        });
+        new.cloned().chain(could.map(|known| known.run_id.to_string())).collect()
+    }
+
+    /// Somebody does something, perhaps.
+    pub(super) fn act(&mut self) {
+        let calm = self.is_calm();
+        if self.simulation.live() >= if calm { 4 } else { 7 } || !calm && self.random.u8(..5) != 0 {
+            return;
+        }
+        if calm && !self.has_to_do() {
+            return;
+        }
+        match self.random.u8(..32) {
+            0..4 => self.start(),
+            4..7 => self.send(),
+            7..10 => self.post(),
+            10 if !calm && self.plan.with_cancels => self.cancel(),
+            11 | 12 if !calm => self.sweep(),
+            13..16 => self.act_elsewhere(),
+            16 | 17 if self.plan.with_tasks => self.work(),
+            18..20 if self.undrained => self.drain(),
+            20.. => self.visit(),
+            _ => {}
+        }
+    }
+
+    /// A runner dies for no reason of its own. Answers which.
+    pub(super) fn kill(&mut self) -> Option<String> {
+        let visits: Vec<String> =
+            self.visits.keys().filter(|visit| self.simulation.is_live(visit)).cloned().collect();
+        let visit = self.random.choice(visits)?;
+        self.simulation.kill(&visit);
+        Some(visit)
+    }
+
+    /// A process, with an emitter of its own.
+    fn somebody(&mut self) -> (usize, Dispatch, Emitter) {
+        let which = self.random.usize(..self.processes.len());
+        let process = &self.processes[which];
+        let clock = self.simulation.clock(process.skew_ms);
+        let store = self.store;
+        let emitter = Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), clock);
+        (which, process.dispatch.clone(), emitter)
+    }
+
+    fn spawn(&mut self, what: &str, future: impl Future<Output = ()> + 'static) {
+        self.spawned += 1;
+        self.simulation.spawn(format!("{what}-{}", self.spawned), future);
+    }
+
+    fn start(&mut self) {
+        let calm = self.is_calm();
+        let runs = self.plan.wanted.iter().filter(|(.., (.., started))| !calm || !started);
+        let runs: Vec<_> = runs.map(|(run_id, run)| (run_id.clone(), run.clone())).collect();
+        let Some((run_id, (workflow, mut input, started))) = self.random.choice(runs) else { return };
+        let (_, dispatch, emitter) = self.somebody();
+        // Somebody else may want something else by that name.
+        let is_other = started && self.random.u8(..4) == 0;
+        if is_other {
+            input = json!("something else");
+        }
+        let submission = RunSubmission { workflow: workflow.into(), input, run_id: Some(run_id.clone()) };
+        let told = self.told.clone();
+        self.spawn("start", async move {
+            match dispatch.start_run(&emitter, submission).await {
+                Ok(run) => {
+                    assert!(!is_other && run.run_id.as_str() == run_id, "{run_id} is {run:?}");
+                    assert!(!started || run.collapsed, "{run_id} is new again");
+                    told.borrow_mut().push(Told::Started(run_id));
+                }
+                Err(DispatchError::Refused(reason)) => assert!(is_other, "{reason}"),
+                Err(DispatchError::Store(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        });
+    }
+
+    fn send(&mut self) {
+        let calm = self.is_calm();
+        let sends = self.plan.sends.iter().enumerate();
+        // What is sent under its id once more is not sent again.
+        let open = sends.filter(|(_, send)| !send.sent || !calm && send.event_id.is_some());
+        let open: Vec<_> = open.map(|(number, send)| (number, send.clone())).collect();
+        let Some((number, send)) = self.random.choice(open) else { return };
+        if send.event_id.is_none() {
+            self.plan.sent(number);
+        }
+        let (_, dispatch, emitter) = self.somebody();
+        let told = self.told.clone();
+        self.spawn("send", async move {
+            let from = name("somebody");
+            let from = send.event_id.as_deref().map(|event_id| (&from, name(event_id)));
+            let data = json!({ "number": number });
+            let event = EventSubmission { event: send.event, data, r#match: send.matching };
+            match dispatch.send_event(&emitter, event, from).await {
+                Ok(event_id) => told.borrow_mut().push(Told::Sent(number, event_id.to_string())),
+                Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        });
+    }
+
+    fn post(&mut self) {
+        let token = match self.plan.posts.pop() {
+            Some(token) => Some(token),
+            None if self.is_calm() => None,
+            None => self.random.choice(tokens(&self.watch.runs)),
+        };
+        let Some(token) = token else { return };
+        let (_, dispatch, _) = self.somebody();
+        let (told, payload) = (self.told.clone(), self.spawned + 1);
+        self.spawn("post", async move {
+            match dispatch.receive_by_hook(Some(&name(TENANT)), &token, json!(payload)).await {
+                Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
+                Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
+                Ok(HookAnswer::Unknown) => panic!("nobody knows {token}"),
+                Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        });
+    }
+
+    fn cancel(&mut self) {
+        let Some(run_id) = self.random.choice(under_way(&self.watch.runs)) else { return };
+        let (_, dispatch, _) = self.somebody();
+        self.spawn("cancel", async move {
+            match dispatch.cancel_run(&name(TENANT), &run_id, Some("no more")).await {
+                Ok(run) => assert!(run.state.is_terminal(), "{run_id} is {}", run.state),
+                Err(DispatchError::Illegal(_) | DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        });
+    }
+
+    pub(super) fn sweep(&mut self) {
+        let (_, dispatch, _) = self.somebody();
+        let (calm, first) = (self.is_calm(), self.random.bool());
+        self.spawn("sweep", async move {
+            if first || calm {
+                let swept = dispatch.sweep_runs().await;
+                assert!(swept.is_ok() || !calm, "{swept:?}");
+            }
+            if !first || calm {
+                let swept = dispatch.sweep(None).await;
+                assert!(swept.is_ok() || !calm, "{swept:?}");
+            }
+        });
+    }
+
+    fn act_elsewhere(&mut self) {
+        let mut could = self.to_go_on_with();
+        // Some begin what nobody here has begun.
+        if !self.is_calm() && self.random.u8(..20) == 0 {
+            could.extend(under_way(&self.watch.runs));
+        }
+        let Some(run_id) = self.random.choice(could) else { return };
+        let (_, dispatch, emitter) = self.somebody();
+        let (random, calm) = (Rng::with_seed(self.random.u64(..)), self.is_calm());
+        self.spawn("elsewhere", elsewhere::go_on(dispatch, emitter, run_id, random, calm));
+    }
+
+    fn work(&mut self) {
+        let (_, dispatch, _) = self.somebody();
+        let (sqs, queue) = (self.store.clients.sqs.clone(), url(&self.store.names.task_queue));
+        let fails = self.random.u8(..5) == 0;
+        self.spawn("work", async move { drop(worker::work(dispatch, sqs, queue, fails).await) });
+    }
+
+    fn drain(&mut self) {
+        self.undrained = false;
+        let (_, dispatch, _) = self.somebody();
+        let drainer = match (self.plan.with_tasks, self.plan.with_subscriptions) {
+            (true, true) => ["jobs", "workflow_runner"][self.random.usize(..2)],
+            (true, false) => "jobs",
+            (false, true) => "workflow_runner",
+            (false, false) => return,
+        };
+        self.spawn("drain", async move {
+            let _ = dispatch.drain(&name(TENANT), &name(drainer), None).await;
+        });
+    }
+
+    /// A runner gets a message and does what it says.
+    fn visit(&mut self) {
+        let (which, ..) = self.somebody();
+        let runner = self.processes[which].runner.clone();
+        let (sqs, queue) = (self.store.clients.sqs.clone(), url(&self.store.names.run_queue));
+        let seconds = match self.plan.with_deadlines && !self.is_calm() {
+            true => self.random.u64(..30),
+            false => 10_000,
+        };
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        self.spawned += 1;
+        let (visit, actor) = (self.spawned, format!("visit-{}", self.spawned));
+        self.watch.visit_begins(visit, self.steps);
+        self.visits.insert(actor.clone(), which);
+        self.simulation.spawn(actor, VISIT.scope(visit, receive_and_visit(runner, sqs, queue, deadline)));
+    }
+}
+
+async fn receive_and_visit(runner: Runner, sqs: aws_sdk_sqs::Client, queue: String, deadline: Instant) {
+    let answer = sqs.receive_message().queue_url(&queue).max_number_of_messages(1).send().await;
+    let Some(received) = answer.ok().and_then(|answer| answer.messages?.pop()) else { return };
+    let message = RunMessage::parse(received.body().unwrap()).unwrap();
+    match runner.visit(&message, Some(deadline)).await {
+        Ok(Visited::Unknown) => panic!("{message:?} is unknown"),
+        Ok(_) => {
+            let receipt = received.receipt_handle().unwrap();
+            let _ = sqs.delete_message().queue_url(&queue).receipt_handle(receipt).send().await;
+        }
+        // The message comes again.
+        Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+        Err(error) => panic!("{message:?}: {error:?}"),
+    }
+}
