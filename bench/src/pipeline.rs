@@ -10,17 +10,16 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use ledgerline_dispatch::{Dispatch, JobSubmission, QueueUrls, SubmittedJobTask};
-use ledgerline_embedded::{Receive, Received, Service};
+use ledgerline_embedded::Service;
 use ledgerline_event::{JobState, Millis, Name};
 use ledgerline_ledger::{Clients, Clock, Emitter, Saver, control::ControlTable, telemetry::Metrics};
 use save_event_to_dynamo::Handler;
 
-use crate::{meter::Meter, noop, services::Services};
+use crate::{meter::Meter, noop, saving::Saving, services::Services};
 
-/// Messages of one batch, and tasks that the worker runs at the same time.
-const BATCH: usize = 10;
+/// Tasks that the worker runs at the same time.
+const SLOTS: i32 = 10;
 /// After this long without events no drainer waits for more of them.
 const SETTLED_MS: u64 = 6_000;
 const BEGIN: u64 = 1_767_453_739_643;
@@ -31,7 +30,7 @@ pub(crate) struct Pipeline {
     pub(crate) clients: Clients,
     pub(crate) meter: Meter,
     dispatch: Dispatch,
-    saver: Handler,
+    saving: Saving,
     queue_url: String,
     time: Arc<AtomicU64>,
     clock: Clock,
@@ -63,18 +62,20 @@ impl Pipeline {
             Arc::new(move || Millis::try_from(time.load(Ordering::Relaxed)).unwrap_or(Millis::MAX))
         };
         let control = ControlTable::new(clients.dynamo.clone(), &services.names.control_table);
-        let saver = Handler {
+        let handler = Handler {
             saver: Saver::new(clients.dynamo.clone(), &services.names.events_table, control, 0),
             sqs: clients.sqs.clone(),
             dead_letter_queue_url: services.dead_letter_queue_url.clone(),
             metrics: Metrics::silent(),
             clock: clock.clone(),
         };
+        let (queues, queue) = (services.embedded.queues(), services.names.ingest_queue.clone());
+        let saving = Saving { handler, queues, queue };
         let (dispatch, queue_url) = services.runtime.block_on(async {
             let queues = QueueUrls::find(&clients.sqs, &services.names).await?;
             anyhow::Ok((services.dispatch(&clients, clock.clone()).await?, queues.tasks))
         })?;
-        Ok(Self { services, clients, meter, dispatch, saver, queue_url, time, clock })
+        Ok(Self { services, clients, meter, dispatch, saving, queue_url, time, clock })
     }
 
     /// Runs a job, each of whose tasks takes `task_ms`, and counts from its submission until nothing is left to do.
@@ -124,9 +125,8 @@ impl Pipeline {
 
     /// Runs as many tasks as there are and a worker has slots for. Answers when each completed.
     async fn work(&self, tenant: &Name, task_ms: u64) -> anyhow::Result<Vec<Millis>> {
-        let slots = i32::try_from(BATCH)?;
         let receive = self.clients.sqs.receive_message().queue_url(&self.queue_url);
-        let messages = receive.max_number_of_messages(slots).send().await?.messages.unwrap_or_default();
+        let messages = receive.max_number_of_messages(SLOTS).send().await?.messages.unwrap_or_default();
         ensure!(!messages.is_empty(), "the job is not completed and no task waits");
         let mut leases = Vec::with_capacity(messages.len());
         for message in &messages {
@@ -147,28 +147,10 @@ impl Pipeline {
 
     /// Saves what is on the bus and wakes the drainers, until that leads to nothing more.
     async fn settle(&self, tenant: &Name) -> anyhow::Result<()> {
-        while self.save().await? > 0 {
+        while self.saving.save().await? > 0 {
             self.wake(tenant).await?;
         }
         Ok(())
-    }
-
-    async fn save(&self) -> anyhow::Result<usize> {
-        let (queues, queue) = (self.services.embedded.queues(), &self.services.names.ingest_queue);
-        let mut saved = 0;
-        loop {
-            let receive = Receive { max: BATCH, wait: None, visibility_seconds: None };
-            let messages = queues.receive_now(queue, &receive)?;
-            if messages.is_empty() {
-                return Ok(saved);
-            }
-            let mut batch = SqsEvent::default();
-            batch.records = messages.iter().map(record).collect();
-            let answer = self.saver.handle(batch).await;
-            ensure!(answer.batch_item_failures.is_empty(), "not all was saved: {answer:?}");
-            messages.iter().try_for_each(|message| queues.delete(queue, &message.receipt))?;
-            saved += messages.len();
-        }
     }
 
     async fn wake(&self, tenant: &Name) -> anyhow::Result<()> {
@@ -181,17 +163,4 @@ impl Pipeline {
     fn advance(&self, ms: u64) {
         self.time.fetch_add(ms, Ordering::Relaxed);
     }
-}
-
-fn record(message: &Received) -> SqsMessage {
-    let mut record = SqsMessage::default();
-    record.message_id = Some(message.message_id.clone());
-    record.receipt_handle = Some(message.receipt.clone());
-    record.body = Some(message.body.clone());
-    let attributes = [
-        ("ApproximateReceiveCount", message.receives.to_string()),
-        ("SentTimestamp", message.sent_at.to_string()),
-    ];
-    record.attributes = attributes.map(|(name, value)| (name.to_owned(), value)).into();
-    record
 }

@@ -58,13 +58,26 @@ fn collect<'a>(value: &'a Value, path: &mut Vec<Segment<'a>>, found: &mut Vec<Le
 }
 
 impl Leaf<'_> {
-    /// How much it tells: anything says more than a boolean or null, and a long text more than a short one.
-    fn telling(&self) -> (bool, usize) {
+    /// How much it tells: what is called an id says more than what is not, what has digits more than a word, and a long
+    /// text more than a short one; a boolean or null says least of all.
+    fn telling(&self) -> (bool, bool, bool, usize) {
         match self.scalar {
-            Value::Number(number) => (true, Exact::of(number).to_string().len()),
-            Value::String(text) => (true, text.len()),
-            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => (false, 0),
+            Value::Number(number) => (true, self.is_called_id(), true, Exact::of(number).to_string().len()),
+            Value::String(text) => {
+                (true, self.is_called_id(), text.bytes().any(|byte| byte.is_ascii_digit()), text.len())
+            }
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => (false, false, false, 0),
         }
+    }
+
+    fn is_called_id(&self) -> bool {
+        let name = self.path.iter().rev().find_map(|segment| match segment {
+            Segment::Field(name) => Some(*name),
+            Segment::Element => None,
+        });
+        name.is_some_and(|name| {
+            ["id", "Id", "ID", "key", "Key", "token", "Token"].iter().any(|ending| name.ends_with(ending))
+        })
     }
 }
 
@@ -216,6 +229,8 @@ mod tests {
     #[test]
     fn a_waiter_is_indexed_under_its_most_telling_leaf() {
         assert!(indexed(&json!({"orderId": "o-1234", "kind": "card"}), r#".orderId="o-1234""#));
+        assert!(indexed(&json!({"orderId": 7, "kind": "payment"}), ".orderId=7"));
+        assert!(indexed(&json!({"order": "o7", "kind": "payment"}), r#".order="o7""#));
         assert!(indexed(&json!({"a": true, "b": null, "c": 7}), ".c=7"));
         assert!(indexed(&json!({"a": "", "b": false}), r#".a="""#));
         assert!(indexed(&json!({"a": null, "b": true}), ".a=null"));

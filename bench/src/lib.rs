@@ -1,0 +1,181 @@
+//! Measured figures: `cargo run --release -p ledgerline-bench [name …]`, and runs of workflows beside other
+//! products: the program `runs`, which `bench/rivals/run` calls.
+//!
+//! Each bench stands in a file of its own and returns a [`Report`]; the goals are beside the
+//! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
+
+mod backlog;
+mod child_latency;
+mod cold_start;
+mod conditions;
+mod cpu;
+mod deliveries;
+mod drain;
+mod fan_out;
+mod function;
+mod idle;
+mod idle_worker;
+mod item_size;
+mod job_cost;
+mod keys_and_json;
+mod latency;
+mod local_jobs;
+mod matching;
+mod memory;
+mod meter;
+mod noop;
+mod one_by_one;
+mod pipeline;
+mod probes;
+mod replay;
+mod report;
+mod run_calls;
+mod run_cost;
+mod run_ends;
+mod run_pipeline;
+mod runs;
+mod runs_api;
+mod runtime_api;
+mod samples;
+mod save;
+mod saving;
+mod seed_jobs;
+mod seed_loop;
+mod services;
+mod shapes;
+mod sightings;
+mod spread;
+mod subscribers;
+mod trace;
+mod waiters;
+mod workflows;
+mod workload;
+mod write_units;
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Parser;
+
+pub use runs::runs;
+
+use crate::{conditions::Conditions, report::Report};
+
+/// Measures Ledgerline on the embedded services.
+#[derive(Debug, Parser)]
+#[command(name = "ledgerline-bench")]
+struct Arguments {
+    /// Which benches to run; all of them if none is named
+    #[arg(value_parser = names())]
+    benches: Vec<String>,
+    /// Only names the benches
+    #[arg(long)]
+    list: bool,
+    /// Prints one JSON object per line instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> anyhow::Result<Report>,
+}
+
+/// Counts before times: what does not depend on the machine comes first.
+const BENCHES: [Bench; 14] = [
+    Bench {
+        name: "write-units",
+        about: "bytes and write units of the thirteen event types",
+        run: write_units::run,
+    },
+    Bench {
+        name: "job-cost",
+        about: "requests and units of jobs of 10, 100 and 1,000 tasks, beside the seed's reads",
+        run: job_cost::run,
+    },
+    Bench {
+        name: "run-cost",
+        about: "requests and units of runs of 1 to 1,000 steps, and of a sleep, a wait and a hook",
+        run: run_cost::run,
+    },
+    Bench {
+        name: "waiters",
+        about: "what an event reads to find its waiter among 100, 10,000 and 100,000",
+        run: waiters::run,
+    },
+    Bench {
+        name: "keys-and-json",
+        about: "time to build the keys and the JSON of one event",
+        run: keys_and_json::run,
+    },
+    Bench {
+        name: "matching",
+        about: "time to decide about one event with 10, 100 and 1,000 subscriptions",
+        run: matching::run,
+    },
+    Bench { name: "replay", about: "replaying a run with 10,000 events in its log", run: replay::run },
+    Bench { name: "save", about: "saves through the function's handler, beside plain puts", run: save::run },
+    Bench {
+        name: "drain",
+        about: "draining a backlog with exactly-once starts, beside the seeds' loop",
+        run: drain::run,
+    },
+    Bench {
+        name: "latency",
+        about: "from the save of an event to the start of its workflow in local mode",
+        run: latency::run,
+    },
+    Bench {
+        name: "fan-out",
+        about: "jobs of 100 and 1,000 no-op tasks in local mode, beside the processes alone",
+        run: fan_out::run,
+    },
+    Bench {
+        name: "child-latency",
+        about: "from the completion of a task to the start of its child in local mode",
+        run: child_latency::run,
+    },
+    Bench {
+        name: "idle-worker",
+        about: "polls and memory of a worker that has nothing to do",
+        run: idle_worker::run,
+    },
+    Bench {
+        name: "cold-start",
+        about: "from the start of the function's process to its first answer",
+        run: cold_start::run,
+    },
+];
+
+fn names() -> clap::builder::PossibleValuesParser {
+    BENCHES.map(|bench| bench.name).into()
+}
+
+/// Runs the benches that the command line names.
+pub fn measure() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut out = std::io::stdout().lock();
+    if arguments.list {
+        for bench in &BENCHES {
+            writeln!(out, "{:<14} {}", bench.name, bench.about)?;
+        }
+        return Ok(());
+    }
+    let wanted = |bench: &&Bench| {
+        arguments.benches.is_empty() || arguments.benches.iter().any(|name| name == bench.name)
+    };
+    for bench in BENCHES.iter().filter(wanted) {
+        let before = Conditions::now();
+        eprintln!("{} …", bench.name);
+        let report = (bench.run)().with_context(|| format!("running {}", bench.name))?;
+        if arguments.json {
+            for line in report.json_lines(bench.name, &before) {
+                writeln!(out, "{line}")?;
+            }
+        } else {
+            writeln!(out, "\n{}: {}\n{before}\n\n{report}", bench.name, bench.about)?;
+        }
+    }
+    Ok(())
+}
