@@ -49,7 +49,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(store: &Store, simulation: &Simulation<'_>, book: &Book, skew_ms: i64, patience_ms: u64) -> Self {
+    fn start(
+        store: &Store,
+        simulation: &Simulation<'_>,
+        book: &Book,
+        skew_ms: i64,
+        patience_ms: u64,
+    ) -> Self {
         let options = DispatchOptions {
             queues: QueueUrls {
                 tasks: url(&store.names.task_queue),
@@ -197,8 +203,10 @@ impl<'s> History<'s> {
             return;
         }
         self.random.shuffle(&mut self.waiting);
-        let batch = self.waiting.split_off(self.waiting.len() - self.random.usize(1..=self.waiting.len().min(10)));
-        for (event, answer) in batch.iter().zip(self.store.saver().save(&batch, self.simulation.now()).await) {
+        let batch =
+            self.waiting.split_off(self.waiting.len() - self.random.usize(1..=self.waiting.len().min(10)));
+        for (event, answer) in batch.iter().zip(self.store.saver().save(&batch, self.simulation.now()).await)
+        {
             assert!(matches!(answer, Ok(Outcome::Saved { .. } | Outcome::Duplicate { .. })), "{answer:?}");
             if !self.is_calm() && self.random.u8(..10) == 0 {
                 self.waiting.push(event.clone());

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use ledgerline_dispatch::{
-    Dispatch, DispatchError, EventSubmission, HookAnswer, RunMessage, RunSubmission,
-};
+use ledgerline_dispatch::{Dispatch, DispatchError, EventSubmission, HookAnswer, RunMessage, RunSubmission};
 use ledgerline_ledger::Emitter;
 use ledgerline_workflow::{Runner, Visited};
 use serde_json::json;

@@ -16,7 +16,13 @@ use crate::world::name;
 const MOST: usize = 3;
 
 /// Looks at the log of a run and appends something that can follow. In a `hurry` it comes to the end.
-pub(super) async fn go_on(dispatch: Dispatch, emitter: Emitter, run_id: String, mut random: Rng, hurry: bool) {
+pub(super) async fn go_on(
+    dispatch: Dispatch,
+    emitter: Emitter,
+    run_id: String,
+    mut random: Rng,
+    hurry: bool,
+) {
     let log = match dispatch.run_events(&name(TENANT), &run_id).await {
         Ok(log) => log,
         Err(DispatchError::Unknown { .. }) => Vec::new(),
@@ -45,7 +51,8 @@ fn next(history: &RunHistory, run_id: &str, now: u64, random: &mut Rng, hurry: b
         Some(RunState::Running) => {}
         Some(RunState::Completed | RunState::Failed | RunState::Cancelled) => return None,
     }
-    let (steps, waits, hooks) = (history.steps().as_slice(), history.waits().as_slice(), history.hooks().as_slice());
+    let (steps, waits, hooks) =
+        (history.steps().as_slice(), history.waits().as_slice(), history.hooks().as_slice());
     if let Some(step) = history.open_steps().next() {
         let id = Some(step.step_id.to_string());
         return match step.state {
@@ -57,11 +64,15 @@ fn next(history: &RunHistory, run_id: &str, now: u64, random: &mut Rng, hurry: b
         };
     }
     match random.u8(..8) {
-        0 | 1 if steps.len() < MOST => event("step_created", id("step", steps.len()), json!({ "stepName": "n" })),
+        0 | 1 if steps.len() < MOST => {
+            event("step_created", id("step", steps.len()), json!({ "stepName": "n" }))
+        }
         2..5 if waits.len() < MOST => {
             let mut data = match random.u8(..4) {
                 0 => json!({ "resumeAt": now + random.u64(..100_000) }),
-                _ => json!({ "eventName": EVENTS[random.usize(..EVENTS.len())], "matchCriteria": criteria(random) }),
+                _ => {
+                    json!({ "eventName": EVENTS[random.usize(..EVENTS.len())], "matchCriteria": criteria(random) })
+                }
             };
             if random.bool() && data.get("eventName").is_some() {
                 data["timeoutAt"] = json!(now + random.u64(..100_000));

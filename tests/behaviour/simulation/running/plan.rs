@@ -155,7 +155,7 @@ pub(super) fn tokens(runs: &BTreeMap<String, Known>) -> Vec<String> {
 
 /// The runs that somebody could cancel.
 pub(super) fn under_way(runs: &BTreeMap<String, Known>) -> Vec<String> {
-    let under_way = |known: &&Known| matches!(known.history.state(), Some(RunState::Pending | RunState::Running));
+    let under_way =
+        |known: &&Known| matches!(known.history.state(), Some(RunState::Pending | RunState::Running));
     runs.values().filter(under_way).map(|known| known.run_id.to_string()).collect()
 }
-

@@ -109,7 +109,8 @@ impl Rest<'_> {
     /// Each wait has what it waited for, and none waits for what was sent.
     fn check_waits(&self, known: &Known, sent: &[SentEventView]) {
         let run_id = &known.run_id;
-        let had: Vec<&str> = known.history.waits().iter().filter_map(|wait| wait.event_id.as_deref()).collect();
+        let had: Vec<&str> =
+            known.history.waits().iter().filter_map(|wait| wait.event_id.as_deref()).collect();
         for wait in known.history.waits() {
             let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { continue };
             let fits = |sent: &SentEventView| {
@@ -125,8 +126,10 @@ impl Rest<'_> {
                 assert_eq!(told["data"], event.event.data, "{event_id} in {run_id}");
                 continue;
             }
-            let unseen: Vec<&SentEventView> =
-                sent.iter().filter(|sent| fits(sent) && !had.contains(&sent.event.event_id.as_str())).collect();
+            let unseen: Vec<&SentEventView> = sent
+                .iter()
+                .filter(|sent| fits(sent) && !had.contains(&sent.event.event_id.as_str()))
+                .collect();
             match wait.outcome {
                 None => assert!(
                     unseen.is_empty() || known.has_ended(),
@@ -152,14 +155,19 @@ impl Rest<'_> {
 
     async fn check_sent(&self, runs: &BTreeMap<String, Known>, sent: &[SentEventView]) {
         for event_id in self.acknowledged.sent.keys() {
-            assert!(sent.iter().any(|sent| sent.event.event_id.as_str() == event_id), "{event_id} is not there");
+            assert!(
+                sent.iter().any(|sent| sent.event.event_id.as_str() == event_id),
+                "{event_id} is not there"
+            );
         }
         let mut tags: BTreeMap<(String, String), u64> = BTreeMap::new();
         for sent in sent {
             let consumed = runs.values().flat_map(|known| known.history.waits());
-            let consumed = consumed.filter(|wait| wait.event_id.as_ref() == Some(&sent.event.event_id)).count();
+            let consumed =
+                consumed.filter(|wait| wait.event_id.as_ref() == Some(&sent.event.event_id)).count();
             assert_eq!(sent.consumed_count, consumed as u64, "{}", sent.event.event_id);
-            if let (Some(run_id), Some(tag)) = (&sent.event.source_instance_id, sent.event.data["tag"].as_str())
+            if let (Some(run_id), Some(tag)) =
+                (&sent.event.source_instance_id, sent.event.data["tag"].as_str())
             {
                 *tags.entry((run_id.to_string(), tag.to_owned())).or_default() += 1;
             }
@@ -179,7 +187,14 @@ impl Rest<'_> {
                 let mut properties = event.event_data.clone();
                 properties.insert("correlationId".into(), json!(event.correlation_id));
                 let entity_type = event.event_type.entity().entity_type();
-                let told = json!([event.event_type.as_str(), entity_type, event.correlation_id, run_id, event.timestamp, properties]);
+                let told = json!([
+                    event.event_type.as_str(),
+                    entity_type,
+                    event.correlation_id,
+                    run_id,
+                    event.timestamp,
+                    properties
+                ]);
                 assert!(expected.insert(event.event_id.to_string(), told).is_none(), "{}", event.event_id);
             }
         }
@@ -189,8 +204,19 @@ impl Rest<'_> {
             let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(row).unwrap();
             match event.entity_type.as_str() {
                 "RUN" | "STEP" | "HOOK" | "WAIT" => {
-                    let row = json!([event.event_type, event.entity_type, event.entity_id, event.workflow_run_id, event.timestamp, event.properties]);
-                    assert!(told.insert(event.event_id.to_string(), row).is_none(), "twice: {}", event.event_id);
+                    let row = json!([
+                        event.event_type,
+                        event.entity_type,
+                        event.entity_id,
+                        event.workflow_run_id,
+                        event.timestamp,
+                        event.properties
+                    ]);
+                    assert!(
+                        told.insert(event.event_id.to_string(), row).is_none(),
+                        "twice: {}",
+                        event.event_id
+                    );
                 }
                 "EVENT" => events.push(event.event_id.to_string()),
                 _ => assert_ne!(&*event.event_type, "workflow.dispatch_failed", "{:?}", event.properties),
@@ -199,7 +225,10 @@ impl Rest<'_> {
         for (event_id, event) in &expected {
             let told = told.get(event_id).unwrap_or_else(|| panic!("the ledger does not have {event}"));
             // A table does not tell 1.0 from 1.
-            assert!(contains(told, event) && contains(event, told), "in the log {event}, in the ledger {told}");
+            assert!(
+                contains(told, event) && contains(event, told),
+                "in the log {event}, in the ledger {told}"
+            );
         }
         assert_eq!(told.len(), expected.len(), "the ledger tells more of runs than their logs");
         let mut sent: Vec<String> = sent.iter().map(|sent| sent.event.event_id.to_string()).collect();
@@ -247,7 +276,8 @@ impl Known {
     fn completion(&self, wait_id: &str) -> Option<&serde_json::Map<String, Value>> {
         let events = self.entries.iter().flat_map(|entry| &entry.events);
         let is_it = |event: &&ledgerline_event::LogEvent| {
-            event.event_type == ledgerline_event::RunEventType::WaitCompleted && *event.correlation_id == *wait_id
+            event.event_type == ledgerline_event::RunEventType::WaitCompleted
+                && *event.correlation_id == *wait_id
         };
         events.filter(is_it).map(|event| &event.event_data).next()
     }
@@ -255,7 +285,8 @@ impl Known {
     /// When in the history a wait was over.
     fn over_at(&self, wait_id: &str) -> Option<u64> {
         let is_it = |event: &ledgerline_event::LogEvent| {
-            event.event_type == ledgerline_event::RunEventType::WaitCompleted && *event.correlation_id == *wait_id
+            event.event_type == ledgerline_event::RunEventType::WaitCompleted
+                && *event.correlation_id == *wait_id
         };
         let entry = self.entries.iter().position(|entry| entry.events.iter().any(is_it))?;
         Some(self.came_at[entry])

@@ -97,7 +97,9 @@ impl Rows {
                 let is_disposed = there.map(|(_, row)| row["disposed"] == true);
                 match hook.state {
                     HookState::Active => assert_eq!(is_disposed, Some(false), "an active hook of {run_id}"),
-                    HookState::Conflicted => assert_eq!(is_disposed, None, "a hook of {run_id} without a token"),
+                    HookState::Conflicted => {
+                        assert_eq!(is_disposed, None, "a hook of {run_id} without a token")
+                    }
                     // Somebody else may have its token since.
                     HookState::Disposed => {
                         let named = keys::named_hook(TENANT, &hook.token).pk;

@@ -194,7 +194,8 @@ fn perform(ctx: &Ctx, op: Op, book: &Book) -> BoxFuture<'static, Result<Value, E
                 came.push(match patience_ms {
                     None => next.await?,
                     Some(ms) => {
-                        let nap = ctx.sleep(Duration::from_millis(ms)).map(|slept| slept.map(|()| Value::Null));
+                        let nap =
+                            ctx.sleep(Duration::from_millis(ms)).map(|slept| slept.map(|()| Value::Null));
                         first([next.boxed(), nap.boxed()]).await.1?
                     }
                 });

@@ -96,13 +96,7 @@ impl Known {
 
 impl<'s> Watch<'s> {
     pub(super) fn new(store: &'s Store, dispatch: Dispatch) -> Self {
-        Self {
-            store,
-            dispatch,
-            runs: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            visits: BTreeMap::new(),
-        }
+        Self { store, dispatch, runs: BTreeMap::new(), leases: BTreeMap::new(), visits: BTreeMap::new() }
     }
 
     pub(super) fn visit_begins(&mut self, visit: u64, step: u64) {
@@ -182,12 +176,7 @@ impl Known {
 }
 
 /// A lease is taken from nobody whose time is not over, and let go by nobody else.
-fn check_lease(
-    leases: &mut BTreeMap<String, Lease>,
-    known: &Known,
-    record: &Value,
-    visit: Option<u64>,
-) {
+fn check_lease(leases: &mut BTreeMap<String, Lease>, known: &Known, record: &Value, visit: Option<u64>) {
     let run_id = &known.run_id;
     let (before, after) = (known.record["leaseOwner"].as_str(), record["leaseOwner"].as_str());
     let until = record["leaseUntil"].as_u64().map(at);

@@ -37,7 +37,12 @@ pub(super) async fn work(
         }
     };
     if is_over {
-        let _ = sqs.delete_message().queue_url(&queue).receipt_handle(received.receipt_handle().unwrap()).send().await;
+        let _ = sqs
+            .delete_message()
+            .queue_url(&queue)
+            .receipt_handle(received.receipt_handle().unwrap())
+            .send()
+            .await;
     }
     Ok(())
 }
