@@ -126,6 +126,7 @@ impl NewRun {
             wakes: 0,
             takes: 0,
             emitted: 0,
+            looked_back: 0,
             alarm_at: None,
             due_shard: Some(keys::run_due_shard_of(&key)),
             due_at: Some(due_at),

@@ -144,7 +144,11 @@ impl Dispatch {
                     .expression_attribute_values(":error", text(error))
                     .expression_attribute_values(":again", number(again_at.get()));
             }
-            None => remove.push_str(", lastError, dueShard, dueAt"),
+            None => {
+                // Whoever lets it go in order has done everything up to there.
+                set.push_str(", lookedBack = :emitted");
+                remove.push_str(", lastError, dueShard, dueAt");
+            }
         }
         match conditionally::<RunRecord>(update.update_expression(set + &remove)).await? {
             Answer::Done(_) => Ok(Released::Done),

@@ -20,6 +20,9 @@ impl Dispatch {
     /// Answers whether there was one: then there is news in the log.
     pub async fn look_back(&self, log: &RunLog, wait_id: &Name) -> Result<bool, DispatchError> {
         let Some(wait) = log.history.waits().get(wait_id) else { return Ok(false) };
+        if wait.state.is_terminal() {
+            return Ok(false);
+        }
         let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { return Ok(false) };
         let had: BTreeSet<&str> =
             log.history.waits().iter().filter_map(|wait| wait.event_id.as_deref()).collect();

@@ -47,6 +47,9 @@ pub struct RunRecord {
     /// The last entry of the log whose events are in the ledger.
     #[serde(default)]
     pub(crate) emitted: u64,
+    /// The last entry of the log whose waits have all looked back.
+    #[serde(default)]
+    pub(crate) looked_back: u64,
     /// The time for which a delayed message is on its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alarm_at: Option<Millis>,
@@ -75,6 +78,11 @@ impl RunRecord {
     /// The last entry of its log whose events are in the ledger.
     pub fn emitted(&self) -> u64 {
         self.emitted
+    }
+
+    /// The last entry of its log whose waits have all looked back for events that were sent before.
+    pub fn looked_back(&self) -> u64 {
+        self.looked_back
     }
 
     /// The time for which a delayed message is on its way.

@@ -68,6 +68,13 @@ impl Dispatch {
             // No runner has come so far: the ledger should know of the run all the same.
             self.tell_rest(&tenant, &run.run_id, "").await?;
         }
+        if run.external {
+            // Whoever appended a wait may not have come to looking back.
+            let (log, _) = self.read_log(&run, &tenant).await?;
+            for wait in log.history.open_waits() {
+                self.look_back(&log, &wait.wait_id).await?;
+            }
+        }
         self.go_on(&tenant, &run.run_id, run.external).await?;
         if run.external {
             return Ok(true);

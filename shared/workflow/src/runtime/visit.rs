@@ -100,7 +100,11 @@ impl<'a> Visit<'a> {
     async fn work_on(&mut self) -> Result<Visited, DispatchError> {
         let run = self.lease.record.clone();
         let (mut log, entries) = self.dispatch.read_log(&run, &self.lease.tenant).await?;
-        let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
+        let mut events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
+        // Whoever registered them may have died before they looked back.
+        let unsure = entries.iter().filter(|entry| entry.sequence > run.looked_back());
+        let unsure = unsure.flat_map(|entry| &entry.events).filter(|event| is_event_wait(event));
+        let unsure: Vec<Name> = unsure.map(|event| event.correlation_id.clone()).collect();
         self.telling.note(entries);
         // Woken before the log was read: that is in it.
         self.wakes = run.wakes();
@@ -110,6 +114,11 @@ impl<'a> Visit<'a> {
         if run.lost_takes() >= LOST_MAX {
             let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
             return Box::pin(self.fail(&mut log, "crashed", &error)).await;
+        }
+        for wait_id in unsure {
+            if Box::pin(self.dispatch.look_back(&log, &wait_id)).await? {
+                events.extend(self.catch_up(&mut log).await?);
+            }
         }
         let workflow = match self.find(&log) {
             Found::Workflow(workflow) => workflow,
