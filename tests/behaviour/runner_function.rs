@@ -9,15 +9,19 @@ use std::{
 };
 
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
+use ledgerline_dispatch::{EventSubmission, RunTaken};
 use ledgerline_embedded::{Hook, Service, Verdict};
 use ledgerline_event::RunState;
 use ledgerline_ledger::{StoreError, telemetry::Metrics};
-use ledgerline_workflow::{Ctx, Error, Workflows};
+use ledgerline_workflow::{Ctx, Error, Visited, Workflows};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
 use workflow_runner::{Handler, Inbox, Letter, Polling, poll};
 
-use crate::{ledger::Ledger, world::until};
+use crate::{
+    ledger::Ledger,
+    world::{name, until},
+};
 
 async fn echo(_: Ctx, input: Value) -> Result<Value, Error> {
     Ok(input)
@@ -104,6 +108,32 @@ async fn a_tick_says_what_can_be_run_and_sends_runs_whose_message_was_lost() {
     let found = ledger.next_run().unwrap();
     assert!(handler.visit(&found.body, None).await.is_done());
     assert_eq!(ledger.run_state(&run_id).await, RunState::Completed);
+}
+
+#[tokio::test]
+async fn a_run_that_is_woken_while_a_dead_runner_has_it_goes_on_when_the_lease_ends() {
+    async fn patient(ctx: Ctx, _: Value) -> Result<Value, Error> {
+        Ok(ctx.wait_for_event("thing.came").await?.data)
+    }
+    let ledger = Ledger::on_one_clock(None).await;
+    let handler = handler(&ledger, Workflows::new().register("patient", "1", patient));
+    let run_id = ledger.start_run("patient", json!(null)).await;
+    ledger.run_all(&handler.runner).await;
+    // An old one, which nobody is to be asked about all the time.
+    ledger.advance(3 * 24 * 60 * 60_000);
+    let taken = ledger.dispatch.take_run(&name("t"), &run_id, 60_000).await.unwrap();
+    assert!(matches!(taken, RunTaken::Mine(_)), "{taken:?}");
+
+    let came: EventSubmission = serde_json::from_value(json!({ "event": "thing.came", "data": 7 })).unwrap();
+    ledger.dispatch.send_event(&ledger.emitter("t"), came, None).await.unwrap();
+    assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Held]);
+    ledger.advance(10_000);
+    handler.tick().await.unwrap();
+    assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Held]);
+    ledger.advance(50_001);
+    assert_eq!(handler.tick().await.unwrap().sent_again, 1);
+    assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Ended]);
+    assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(7)));
 }
 
 /// Messages that a test hands out.

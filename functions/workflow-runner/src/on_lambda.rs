@@ -52,7 +52,7 @@ pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
     let service = service_fn(|event: LambdaEvent<Value>| async move {
         handle(handler, event.payload, Some(deadline(event.context.deadline))).await
     });
-    lambda_runtime::run(service).await.map_err(|error| anyhow::anyhow!(error))
+    Box::pin(lambda_runtime::run(service)).await.map_err(|error| anyhow::anyhow!(error))
 }
 
 /// A batch of the run queue, or a tick of the schedule.

@@ -81,13 +81,15 @@ impl Dispatch {
         }
         // As long as nobody is there to execute it, messages for it would only pile up.
         let pause = now.get().saturating_sub(run.created_at.get()).clamp(RUN_LEASE_MS, PAUSE_MAX_MS);
+        // Whoever has it may be dead, and the message that was just sent is done when it finds the run held.
+        let later = run.lease_until.filter(|until| *until > now).unwrap_or_else(|| now.plus(pause));
         let update = self
             .control
             .update(key)
             .update_expression("SET dueAt = :later")
             .condition_expression("dueAt = :due")
             .expression_attribute_values(":due", number(due_at.get()))
-            .expression_attribute_values(":later", number(now.plus(pause).get()));
+            .expression_attribute_values(":later", number(later.get()));
         match conditionally::<RunRecord>(update).await? {
             Answer::Done(_) | Answer::Refused(_) => Ok(true),
         }
