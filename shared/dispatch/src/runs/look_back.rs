@@ -45,7 +45,8 @@ impl Dispatch {
                     continue;
                 }
                 let Some(sent) = self.sent_event(&log.tenant, event_name, &row).await? else { continue };
-                if self.wake_by_event(&sent, &key, &owner, false).await? {
+                // A runner that has the run sees it in the log; of one that is executed elsewhere the ledger must be told.
+                if self.wake_by_event(&sent, &key, &owner, log.external).await? {
                     return Ok(true);
                 }
                 // The wait is gone, or its run had the event after all.
