@@ -208,7 +208,7 @@ async fn a_runner_may_die_at_every_point_of_a_run() {
     let mut points = 0;
     for visit in 0..4 {
         let mut point = 0;
-        while dies_at(point, visit).await {
+        while Box::pin(dies_at(point, visit)).await {
             point += 1;
         }
         assert!(point > 4, "visit {visit} has only {point} points");
