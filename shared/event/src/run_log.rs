@@ -113,6 +113,13 @@ pub struct LogEvent {
     pub event_data: Map<String, Value>,
 }
 
+impl LogEvent {
+    /// Whether it registers a wait for an event that somebody sends, and not for a time.
+    pub fn waits_for_event(&self) -> bool {
+        self.event_type == RunEventType::WaitCreated && self.event_data.contains_key("eventName")
+    }
+}
+
 /// An event that is to be appended: it has no id and no time yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogDraft {

@@ -396,12 +396,22 @@ impl<'s> Simulation<'s> {
         self.network.push(flight);
         for flight in self.take_flights(actor) {
             if self.random.bool() {
+                self.note_beside(&flight);
                 let answer = self.serve(&flight.call, faults);
                 self.late.push(Late { due: until, actor, reply: flight.reply, answer });
             } else {
                 self.network.push(flight);
             }
         }
+    }
+
+    /// Remembers a request that is served together with the last one of its actor.
+    fn note_beside(&mut self, flight: &Flight) {
+        let (name, call) = (self.actors[flight.actor].name.clone(), &flight.call);
+        let changes = matches!(self.last_request, Some((actor, true)) if actor == flight.actor);
+        self.last_request = Some((flight.actor, changes || call.changes_table()));
+        let (step, now, what, about) = (self.steps, self.now(), call.name(), &call.about);
+        self.trace.line(format_args!("{step:5} {now} {name} {what} [{about}] beside"));
     }
 
     fn end(&mut self, actor: usize) {
@@ -413,6 +423,7 @@ impl<'s> Simulation<'s> {
             match self.random.u8(..3) {
                 0 => {}
                 1 => {
+                    self.note_beside(&flight);
                     self.serve(&flight.call, &Faults::none());
                 }
                 _ => self.network.push(flight),

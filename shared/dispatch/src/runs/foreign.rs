@@ -88,11 +88,12 @@ impl Dispatch {
         run: &RunRecord,
         event: &LogEvent,
     ) -> Result<(), DispatchError> {
-        if event.event_type == RunEventType::WaitCreated && self.look_back(log, &event.correlation_id).await?
-        {
+        self.go_on(&log.tenant, &run.run_id, log.external).await?;
+        if event.waits_for_event() {
+            // It may have what it waits for already.
             self.catch_up(log).await?;
         }
-        self.go_on(&log.tenant, &run.run_id, log.external).await
+        Ok(())
     }
 
     async fn create_foreign(

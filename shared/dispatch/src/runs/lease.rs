@@ -43,6 +43,21 @@ impl RunLease {
     }
 }
 
+/// When somebody has to look after a run that is let go.
+#[derive(Clone, Copy, Debug)]
+pub enum LetGo<'a> {
+    /// When it is woken, by somebody or by the clock.
+    UntilWoken {
+        /// When a message for it will come.
+        alarm_at: Option<Millis>,
+    },
+    /// At this time in any case.
+    Until(Millis),
+    /// It could not go on. Then, again.
+    #[allow(missing_docs)]
+    InTrouble { error: &'a str, again_at: Millis },
+}
+
 /// What became of letting a run go.
 #[derive(Debug)]
 pub enum Released {
@@ -95,11 +110,14 @@ impl Dispatch {
     /// Keeps a run. Answers how often it was woken; `None` if it is somebody else's now.
     pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Option<u64>, DispatchError> {
         let until = self.now().plus(lease.lease_ms);
+        let key = keys::run(&lease.tenant, &lease.record.run_id);
         let update = self
             .control
-            .update(&keys::run(&lease.tenant, &lease.record.run_id))
-            .update_expression("SET leaseUntil = :until, dueAt = :until")
+            .update(&key)
+            // Of a run that somebody elsewhere has begun meanwhile, nothing may have been due any more.
+            .update_expression("SET leaseUntil = :until, dueShard = :dueShard, dueAt = :until")
             .condition_expression("leaseOwner = :me")
+            .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
             .expression_attribute_values(":me", text(&lease.owner))
             .expression_attribute_values(":until", number(until.get()));
         Ok(match conditionally::<RunRecord>(update).await? {
@@ -111,25 +129,25 @@ impl Dispatch {
         })
     }
 
-    /// Lets a run go whose log was read and told up to `emitted`. `alarm_at` is when a message for it will come,
-    /// `again_at` when somebody must look after it in any case.
+    /// Lets a run go whose log was read and told up to `emitted`.
     pub async fn release_run(
         &self,
         lease: &mut RunLease,
         emitted: u64,
-        alarm_at: Option<Millis>,
-        trouble: Option<(&str, Millis)>,
+        how: LetGo<'_>,
     ) -> Result<Released, DispatchError> {
         let mut set = "SET emitted = :emitted, takes = :zero".to_owned();
         let mut remove = " REMOVE leaseOwner, leaseUntil".to_owned();
+        let key = keys::run(&lease.tenant, &lease.record.run_id);
         let mut update = self
             .control
-            .update(&keys::run(&lease.tenant, &lease.record.run_id))
+            .update(&key)
             .condition_expression("leaseOwner = :me AND wakes = :wakes")
             .expression_attribute_values(":me", text(&lease.owner))
             .expression_attribute_values(":wakes", number(lease.record.wakes))
             .expression_attribute_values(":emitted", number(emitted))
             .expression_attribute_values(":zero", number(0));
+        let alarm_at = if let LetGo::UntilWoken { alarm_at } = how { alarm_at } else { None };
         match alarm_at {
             Some(at) => {
                 set.push_str(", alarmAt = :alarm");
@@ -137,18 +155,25 @@ impl Dispatch {
             }
             None => remove.push_str(", alarmAt"),
         }
-        match trouble {
-            Some((error, again_at)) => {
-                set.push_str(", lastError = :error, dueAt = :again");
+        match how {
+            LetGo::InTrouble { error, .. } => {
+                set.push_str(", lastError = :error");
+                update = update.expression_attribute_values(":error", text(error));
+            }
+            // Whoever lets it go in order has done everything up to there.
+            LetGo::UntilWoken { .. } | LetGo::Until(_) => {
+                set.push_str(", lookedBack = :emitted");
+                remove.push_str(", lastError");
+            }
+        }
+        match how {
+            LetGo::Until(again_at) | LetGo::InTrouble { again_at, .. } => {
+                set.push_str(", dueShard = :dueShard, dueAt = :again");
                 update = update
-                    .expression_attribute_values(":error", text(error))
+                    .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
                     .expression_attribute_values(":again", number(again_at.get()));
             }
-            None => {
-                // Whoever lets it go in order has done everything up to there.
-                set.push_str(", lookedBack = :emitted");
-                remove.push_str(", lastError, dueShard, dueAt");
-            }
+            LetGo::UntilWoken { .. } => remove.push_str(", dueShard, dueAt"),
         }
         match conditionally::<RunRecord>(update.update_expression(set + &remove)).await? {
             Answer::Done(_) => Ok(Released::Done),

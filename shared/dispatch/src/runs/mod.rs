@@ -27,7 +27,7 @@ pub use append::Appended;
 pub use create::{RunSubmission, StartedRun};
 pub use foreign::{ForeignEvent, conflict};
 pub use hook::{HookAnswer, check_chosen_token};
-pub use lease::{RUN_LEASE_MS, Released, RunLease, RunTaken};
+pub use lease::{LetGo, RUN_LEASE_MS, Released, RunLease, RunTaken};
 pub use log::{LogEntry, RunLog};
 pub use outbox::check_loggable;
 pub use query::{RunDetails, RunPage, SentEventPage, SentEventView, ShownRun};

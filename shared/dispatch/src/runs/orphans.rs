@@ -5,7 +5,7 @@ use ledgerline_ledger::control::keys::{self, DUE_SHARDS};
 use super::RunRecord;
 use crate::{
     Dispatch, DispatchError,
-    conditional::{Answer, conditionally, number},
+    conditional::{Answer, conditionally, number, text},
 };
 
 /// The end of any lease is nearer than this.
@@ -25,8 +25,9 @@ impl Dispatch {
                 let update = self
                     .control
                     .update(&key)
-                    .update_expression("SET dueAt = :now REMOVE leaseOwner, leaseUntil")
+                    .update_expression("SET dueShard = :dueShard, dueAt = :now REMOVE leaseOwner, leaseUntil")
                     .condition_expression("attribute_exists(leaseOwner)")
+                    .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
                     .expression_attribute_values(":now", number(self.now().get()));
                 if let Answer::Done(_) = conditionally::<RunRecord>(update).await? {
                     broken += 1;

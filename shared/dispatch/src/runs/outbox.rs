@@ -6,7 +6,7 @@ use ledgerline_event::{Event, Invalid, LogDraft, LogEvent, Name, Properties, ove
 use ledgerline_ledger::{EmitError, Emitter, SealedEvent, check_storable, control::keys};
 use serde_json::{Map, Value};
 
-use super::RunRecord;
+use super::{LogEntry, RunRecord};
 use crate::{
     Dispatch, DispatchError,
     conditional::{Answer, conditionally, number},
@@ -41,22 +41,28 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Sends what the ledger does not have yet of a run that nobody here executes.
-    pub(super) async fn settle_outbox(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
-        self.tell_rest(tenant, run_id, "REMOVE dueShard, dueAt").await
+    /// Does what is left to do for a run that is executed elsewhere: its new waits look back, and the ledger is told.
+    pub async fn settle_run(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+        self.tell_rest(tenant, run_id, true).await
     }
 
-    /// Sends what the ledger does not have yet; `also` changes the record with it.
-    pub(super) async fn tell_rest(
-        &self,
-        tenant: &Name,
-        run_id: &Name,
-        also: &str,
-    ) -> Result<(), DispatchError> {
+    /// Sends what the ledger does not have yet of a run that no runner has taken.
+    pub(super) async fn tell_pending(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+        self.tell_rest(tenant, run_id, false).await
+    }
+
+    async fn tell_rest(&self, tenant: &Name, run_id: &Name, settles: bool) -> Result<(), DispatchError> {
         let key = keys::run(tenant, run_id);
+        let also = if settles { ", lookedBack = :emitted REMOVE dueShard, dueAt" } else { "" };
         loop {
             let Some(run) = self.control.get::<RunRecord>(&key).await? else { return Ok(()) };
-            let entries = self.log_entries(tenant, run_id, run.emitted).await?;
+            let known = if settles { run.emitted.min(run.looked_back) } else { run.emitted };
+            let mut entries = self.log_entries(tenant, run_id, known).await?;
+            if settles && self.look_back_in(tenant, &run, &entries).await? {
+                // There is news.
+                continue;
+            }
+            entries.retain(|entry| entry.sequence > run.emitted);
             let last = entries.last().map_or(run.emitted, |entry| entry.sequence);
             let events: Vec<LogEvent> = entries.into_iter().flat_map(|entry| entry.events).collect();
             self.emit_log(tenant, &run, &events).await?;
@@ -74,6 +80,27 @@ impl Dispatch {
                 Answer::Refused(_) => {}
             }
         }
+    }
+
+    /// Lets the waits of these entries look back. Answers whether there is news in the log.
+    async fn look_back_in(
+        &self,
+        tenant: &Name,
+        run: &RunRecord,
+        entries: &[LogEntry],
+    ) -> Result<bool, DispatchError> {
+        let waits = entries.iter().flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
+        let waits: Vec<&Name> = waits.map(|event| &event.correlation_id).collect();
+        if waits.is_empty() {
+            return Ok(false);
+        }
+        let (log, _) = self.read_log(run, tenant).await?;
+        for wait_id in waits {
+            if Box::pin(self.look_back(&log, wait_id)).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

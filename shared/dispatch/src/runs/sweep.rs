@@ -66,14 +66,7 @@ impl Dispatch {
         let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
         if !run.external && run.emitted == 0 {
             // No runner has come so far: the ledger should know of the run all the same.
-            self.tell_rest(&tenant, &run.run_id, "").await?;
-        }
-        if run.external {
-            // Whoever appended a wait may not have come to looking back.
-            let (log, _) = self.read_log(&run, &tenant).await?;
-            for wait in log.history.open_waits() {
-                self.look_back(&log, &wait.wait_id).await?;
-            }
+            self.tell_pending(&tenant, &run.run_id).await?;
         }
         self.go_on(&tenant, &run.run_id, run.external).await?;
         if run.external {

@@ -83,7 +83,7 @@ impl Dispatch {
         external: bool,
     ) -> Result<(), DispatchError> {
         match external {
-            true => self.settle_outbox(tenant, run_id).await,
+            true => self.settle_run(tenant, run_id).await,
             false => self.send_run(tenant, run_id, 0).await,
         }
     }

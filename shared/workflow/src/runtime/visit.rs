@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use ledgerline_dispatch::{Appended, Dispatch, DispatchError, Released, RunLease, RunLog, conflict};
+use ledgerline_dispatch::{Appended, Dispatch, DispatchError, LetGo, Released, RunLease, RunLog, conflict};
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::Instant};
@@ -68,6 +68,7 @@ impl<'a> Visit<'a> {
         Self {
             telling: Telling::new(dispatch, lease.tenant.clone(), lease.record.clone()),
             renewed_at: dispatch.now(),
+            is_elsewhere: lease.record.external,
             dispatch,
             workflows,
             lease,
@@ -75,7 +76,6 @@ impl<'a> Visit<'a> {
             deadline,
             taken: BTreeSet::new(),
             wakes: 0,
-            is_elsewhere: false,
             patience_ms: 0,
         }
     }
@@ -91,8 +91,8 @@ impl<'a> Visit<'a> {
             // Others need not wait for the lease to end. If this fails too, they do.
             let again_at = self.dispatch.now().plus(TROUBLE_MS);
             let error = error.to_string();
-            let trouble = Some((error.as_str(), again_at));
-            let _ = self.dispatch.release_run(&mut self.lease, self.telling.told(), None, trouble).await;
+            let how = LetGo::InTrouble { error: &error, again_at };
+            let _ = self.dispatch.release_run(&mut self.lease, self.telling.told(), how).await;
         }
         worked
     }
@@ -103,12 +103,12 @@ impl<'a> Visit<'a> {
         let mut events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
         // Whoever registered them may have died before they looked back.
         let unsure = entries.iter().filter(|entry| entry.sequence > run.looked_back());
-        let unsure = unsure.flat_map(|entry| &entry.events).filter(|event| is_event_wait(event));
+        let unsure = unsure.flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
         let unsure: Vec<Name> = unsure.map(|event| event.correlation_id.clone()).collect();
         self.telling.note(entries);
         // Woken before the log was read: that is in it.
         self.wakes = run.wakes();
-        if run.external || has_ended(&log) {
+        if self.is_elsewhere || has_ended(&log) {
             return self.end(&mut log).await;
         }
         if run.lost_takes() >= LOST_MAX {
@@ -190,7 +190,7 @@ impl<'a> Visit<'a> {
         }
         match self.telling.beside(Box::pin(dispatch.append(log, &drafts, false))).await? {
             Appended::Done(entry) => {
-                let waits: Vec<_> = entry.events.iter().filter(|event| is_event_wait(event)).collect();
+                let waits: Vec<_> = entry.events.iter().filter(|event| event.waits_for_event()).collect();
                 let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();
                 execution.feed(entry.events.clone());
                 self.telling.note(vec![entry]);
@@ -261,9 +261,8 @@ impl<'a> Visit<'a> {
         let (tenant, run) = (&self.lease.tenant, &self.lease.record);
         // One that is about to come may have been the one that brought us here, by a clock that is ahead.
         let mut alarm = run.alarm_at().filter(|at| *at > now.plus(SOON_MS));
-        if at_once {
-            self.dispatch.send_run(tenant, &run.run_id, 0).await?;
-        } else if let Some(due) = due
+        if !at_once
+            && let Some(due) = due
             && due <= now.plus(DELAY_MAX_MS)
             && alarm.is_none_or(|alarm| alarm > due)
         {
@@ -271,8 +270,15 @@ impl<'a> Visit<'a> {
             self.dispatch.send_run(tenant, &run.run_id, delay).await?;
             alarm = Some(due);
         }
-        Ok(match self.dispatch.release_run(&mut self.lease, log.sequence, alarm, None).await? {
-            Released::Done => Some(Visited::Suspended),
+        let how = if at_once { LetGo::Until(now) } else { LetGo::UntilWoken { alarm_at: alarm } };
+        Ok(match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
+            Released::Done => {
+                if at_once {
+                    // Not before: whoever comes must not find it held.
+                    self.dispatch.send_run(&self.lease.tenant, &log.run_id, 0).await?;
+                }
+                Some(Visited::Suspended)
+            }
             Released::Woken => None,
             Released::Lost => Some(Visited::Lost),
         })
@@ -281,8 +287,15 @@ impl<'a> Visit<'a> {
     /// Tells the ledger the rest of a run that has ended, or that somebody else executes.
     async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
         loop {
+            if self.is_elsewhere {
+                self.dispatch.settle_run(&self.lease.tenant, &log.run_id).await?;
+            }
             self.telling.finish().await?;
-            match self.dispatch.release_run(&mut self.lease, log.sequence, None, None).await? {
+            match self
+                .dispatch
+                .release_run(&mut self.lease, log.sequence, LetGo::UntilWoken { alarm_at: None })
+                .await?
+            {
                 Released::Done => return Ok(Visited::Ended),
                 Released::Lost => return Ok(Visited::Lost),
                 Released::Woken => {
@@ -318,8 +331,8 @@ impl<'a> Visit<'a> {
         tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
         loop {
             self.telling.finish().await?;
-            let trouble = Some((error.as_str(), self.dispatch.now().plus(REFUSED_MS)));
-            match self.dispatch.release_run(&mut self.lease, log.sequence, None, trouble).await? {
+            let how = LetGo::InTrouble { error: &error, again_at: self.dispatch.now().plus(REFUSED_MS) };
+            match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
                 Released::Done => return Ok(Visited::Refused(error)),
                 Released::Lost => return Ok(Visited::Lost),
                 Released::Woken => {
@@ -365,8 +378,4 @@ impl<'a> Visit<'a> {
 
 fn has_ended(log: &RunLog) -> bool {
     log.history.state().is_some_and(RunState::is_terminal)
-}
-
-fn is_event_wait(event: &LogEvent) -> bool {
-    event.event_type == RunEventType::WaitCreated && event.event_data.contains_key("eventName")
 }
