@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use ledgerline::args::Cli;
 
+/// Local mode allocates without end, and in many threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match Box::pin(ledgerline::run(Cli::parse())).await {

@@ -150,7 +150,9 @@ async fn what_is_wrong_with_a_run_is_answered_with_the_place() {
         ("/api/runs/nothing", 404, "there is no `nothing`"),
         ("/api/runs/nothing/events", 404, "there is no `nothing`"),
         ("/api/runs/r/events?cursor=-1", 400, "cursor: is not one that a list gave"),
-        ("/api/runs/r/events?cursor=99999999999999999999999", 400, "cursor: is not one that a list gave"),
+        ("/api/runs/r/events?cursor=3", 400, "cursor: is not one that a list gave"),
+        ("/api/runs/r/events?cursor=%2B3.0", 400, "cursor: is not one that a list gave"),
+        ("/api/runs/r/events?cursor=99999999999999999999999.0", 400, "cursor: is not one that a list gave"),
         ("/api/runs/r/events?limit=501", 400, "limit: 501 is not between 1 and 500"),
     ] {
         let (found, problem) = caller.get(path).await;

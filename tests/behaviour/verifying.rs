@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod moving;
+mod runs;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_dispatch::{Standing, Verified};

@@ -38,6 +38,7 @@ pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> an
             output.json_line(&json!({
                 "tasks": verified.tasks,
                 "jobs": verified.jobs,
+                "runs": verified.runs,
                 "events": verified.events,
                 "differences": verified.differences.len(),
                 "faults": verified.count(Standing::Fault),
@@ -87,7 +88,12 @@ fn conclusion(verified: &Verified) -> String {
     if not_settled > 0 {
         said.push_str(&format!(", {} not settled yet", HumanCount(not_settled)));
     }
-    let of = [(verified.tasks, "task"), (verified.jobs, "job"), (verified.events, "event")];
+    let of = [
+        (verified.tasks, "task"),
+        (verified.jobs, "job"),
+        (verified.runs, "run"),
+        (verified.events, "event"),
+    ];
     format!("{}: {said}", of.map(|(count, what)| counted(count, what)).join(", "))
 }
 
@@ -139,6 +145,9 @@ fn in_words(progress: VerifyProgress) -> String {
         VerifyProgress::Jobs { compared, of } => {
             format!("{} of {} compared", HumanCount(compared), counted(of, "job"))
         }
+        VerifyProgress::Runs { compared, of } => {
+            format!("{} of {} compared", HumanCount(compared), counted(of, "run"))
+        }
     }
 }
 
@@ -154,18 +163,27 @@ mod tests {
             standing: *standing,
             detail: String::new(),
         };
-        Verified { tasks: 1, jobs: 0, events: 1_234, differences: standings.iter().map(difference).collect() }
+        Verified {
+            tasks: 1,
+            jobs: 0,
+            runs: 2,
+            events: 1_234,
+            differences: standings.iter().map(difference).collect(),
+        }
     }
 
     #[test]
     fn the_last_line_says_what_agrees_what_differs_and_what_is_mended() {
         let of = |standings: &[Standing]| conclusion(&verified(standings));
-        assert_eq!(of(&[]), "1 task, 0 jobs, 1,234 events: everything agrees");
+        assert_eq!(of(&[]), "1 task, 0 jobs, 2 runs, 1,234 events: everything agrees");
         let open = of(&[Standing::NotSettled]);
-        assert_eq!(open, "1 task, 0 jobs, 1,234 events: everything agrees, 1 not settled yet");
+        assert_eq!(open, "1 task, 0 jobs, 2 runs, 1,234 events: everything agrees, 1 not settled yet");
         let mixed = of(&[Standing::Fault, Standing::Rebuilt, Standing::NotSettled]);
-        assert_eq!(mixed, "1 task, 0 jobs, 1,234 events: 2 differences, 1 rebuilt, 1 not settled yet");
-        assert_eq!(of(&[Standing::Fault]), "1 task, 0 jobs, 1,234 events: 1 difference, 0 rebuilt");
+        assert_eq!(
+            mixed,
+            "1 task, 0 jobs, 2 runs, 1,234 events: 2 differences, 1 rebuilt, 1 not settled yet"
+        );
+        assert_eq!(of(&[Standing::Fault]), "1 task, 0 jobs, 2 runs, 1,234 events: 1 difference, 0 rebuilt");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ledgerline_ledger::{
     telemetry::Metrics,
 };
 
-use crate::{Drainers, QueueUrls, compiled::Compiled, memory::Memory, record::DrainRecords};
+use crate::{Drainers, QueueUrls, compiled::Compiled, memory::Memory, record::DrainRecords, runs::Ends};
 
 /// The app that the dispatcher's own events have.
 pub(crate) const APP: &str = "ledgerline";
@@ -41,6 +41,7 @@ pub struct Parts {
     pub(crate) compiled: Mutex<HashMap<(Name, Name), Compiled>>,
     pub(crate) memory: Mutex<HashMap<(Name, Name), Memory>>,
     pub(crate) runnable: Mutex<BTreeSet<String>>,
+    pub(crate) run_ends: Ends,
 }
 
 /// How to make a [`Dispatch`].
@@ -117,6 +118,7 @@ impl Dispatch {
                 compiled: Mutex::default(),
                 memory: Mutex::default(),
                 runnable: Mutex::default(),
+                run_ends: Ends::default(),
             }),
         })
     }

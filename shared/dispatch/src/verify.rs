@@ -1,5 +1,5 @@
-//! Whether what is stored of tasks and jobs is what the ledger tells: the rows that people list, the records that
-//! decide, and the jobs with their counts. What is derived can be made again; what decided is only told of.
+//! Whether what is stored of tasks, jobs and runs is what the ledger tells: the rows that people list, the records that
+//! decide, the jobs with their counts, and the logs. What is derived can be made again; what decided is only told of.
 //!
 //! The ledger goes on while it is compared, and the order of the reads is what keeps that from looking like a fault.
 //! First it is asked how far `jobs` has come: everything up to there must be in the rows. Then the time line is read,
@@ -14,6 +14,7 @@ mod job_rows;
 mod jobs;
 mod records;
 mod rows;
+mod runs;
 mod strays;
 
 use futures::{FutureExt, StreamExt, stream};
@@ -45,6 +46,8 @@ pub enum VerifyProgress {
     Tasks { compared: u64, of: u64 },
     /// The same for jobs.
     Jobs { compared: u64, of: u64 },
+    /// And for runs.
+    Runs { compared: u64, of: u64 },
 }
 
 /// Who is told how far it is.
@@ -59,7 +62,7 @@ struct Suspects {
 }
 
 impl Dispatch {
-    /// Compares what is stored of a tenant's tasks and jobs with its ledger. With `rebuild`, what is derived is made
+    /// Compares what is stored of a tenant's tasks, jobs and runs with its ledger. With `rebuild`, what is derived is made
     /// again where it differs.
     pub async fn verify(
         &self,
@@ -79,6 +82,8 @@ impl Dispatch {
             strays: Box::pin(self.strays(tenant, &folded)).await?,
         };
         let mut differences = Box::pin(self.overdue_claims(tenant, now)).await?;
+        let (runs, of_runs) = Box::pin(self.compare_runs(tenant, &folded, now, rebuild, progress)).await?;
+        differences.extend(of_runs);
         if !suspects.is_empty() {
             self.fold_since(tenant, &settled, &mut folded).await?;
             differences.append(&mut suspects.strays.differences);
@@ -90,7 +95,7 @@ impl Dispatch {
                 .extend(Box::pin(self.judge_strays(tenant, suspects.strays, &folded, now, rebuild)).await?);
         }
         differences.sort();
-        Ok(Verified { tasks, jobs, events, differences })
+        Ok(Verified { tasks, jobs, runs, events, differences })
     }
 
     /// Tasks whose rows or records are not what the ledger has told so far.

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::dynamo::{Dynamo, Threads};
 use crate::gateway::{Gateway, router};
+use crate::in_process::InProcess;
 use crate::store::Store;
 use crate::{Options, Queues, Service};
 
@@ -54,6 +56,7 @@ pub struct Embedded {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     stop: watch::Sender<bool>,
+    runtime: Handle,
     server: JoinHandle<io::Result<()>>,
     tables: Threads,
     /// Held for as long as we use the folder.
@@ -71,7 +74,8 @@ impl Embedded {
         let listener = bind(options.port).await?;
         let address = listener.local_addr().map_err(|source| io_error("the port", source))?;
         let store = Store::open(file("services.sqlite").as_deref())?;
-        let (dynamo, tables) = Dynamo::start(file("tables.sqlite").as_deref()).map_err(StartError::Tables)?;
+        let (dynamo, tables) =
+            Dynamo::start(options.data.as_deref(), &options.tables_apart).map_err(StartError::Tables)?;
         let gateway = Arc::new(Gateway::new(options, store, dynamo, format!("http://{address}"))?);
 
         let (stop, mut stopped) = watch::channel(false);
@@ -87,12 +91,18 @@ impl Embedded {
         let app = router(gateway.clone());
         let server =
             tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(shutdown).await });
-        Ok(Self { gateway, address, stop, server, tables, _folder: folder })
+        Ok(Self { gateway, address, stop, runtime: Handle::current(), server, tables, _folder: folder })
     }
 
     /// Where AWS clients find the services: `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// For AWS clients in this process: their requests are served without a connection. They need the endpoint all the
+    /// same, as part of what they ask for.
+    pub fn http_client(&self) -> InProcess {
+        InProcess { gateway: Arc::downgrade(&self.gateway), runtime: self.runtime.clone() }
     }
 
     /// The queues, for functions in this process.

@@ -68,7 +68,8 @@ impl Gateway {
         self.requests.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    async fn handle(&self, request: Request) -> Response {
+    /// Serves one request.
+    pub(crate) async fn handle(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         if parts.method == Method::GET && parts.uri.path() == "/_ledgerline/health" {
             return respond(200, "application/json", r#"{"status":"ok"}"#);

@@ -1,7 +1,8 @@
 //! The AWS services a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, spoken
 //! in their own wire protocols on one loopback port, durable in one folder.
 //!
-//! Any AWS client works against [`Embedded::endpoint`]. What has been acknowledged survives a restart and a
+//! Any AWS client works against [`Embedded::endpoint`]; those in the same process need no connection, see
+//! [`Embedded::http_client`]. What has been acknowledged survives a restart and a
 //! `kill -9`. Tests inject faults through a [`Hook`] and move time through a [`Clock`].
 
 mod answer;
@@ -10,6 +11,7 @@ mod embedded;
 mod events;
 mod gateway;
 mod hook;
+mod in_process;
 mod options;
 mod s3;
 mod service;
@@ -19,6 +21,7 @@ mod store;
 
 pub use embedded::{Embedded, StartError};
 pub use hook::{Call, Hook, Moment, Verdict};
+pub use in_process::InProcess;
 pub use options::{Clock, Options, system_clock};
 pub use service::Service;
 pub use sqs::{AttributeValue, Counts, Outgoing, QueueError, Queues, Receive, Received, Sent};

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use aws_config::{Region, SdkConfig, timeout::TimeoutConfig};
+use aws_sdk_dynamodb::config::HttpClient;
 
 /// The SDK clients of one account, region and endpoint. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -21,16 +22,12 @@ impl Clients {
 
     /// For the services of a running local mode: any credentials will do there.
     pub fn at_endpoint(endpoint: &str, region: &str) -> Self {
-        let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "local");
-        let config = SdkConfig::builder()
-            .behavior_version(aws_config::BehaviorVersion::latest())
-            .region(Region::new(region.to_owned()))
-            .endpoint_url(endpoint)
-            .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials))
-            .timeout_config(timeouts())
-            .retry_config(aws_config::retry::RetryConfig::standard())
-            .build();
-        Self::new(&config)
+        Self::new(&local_config(endpoint, region))
+    }
+
+    /// For the services of a local mode in this process, which `http` leads to.
+    pub fn in_process(http: impl HttpClient + 'static, endpoint: &str, region: &str) -> Self {
+        Self::new(&local_config(endpoint, region).into_builder().http_client(http).build())
     }
 
     /// From a configuration made elsewhere.
@@ -47,6 +44,18 @@ impl Clients {
             ssm: aws_sdk_ssm::Client::new(config),
         }
     }
+}
+
+fn local_config(endpoint: &str, region: &str) -> SdkConfig {
+    let credentials = aws_sdk_dynamodb::config::Credentials::new("local", "local", None, None, "local");
+    SdkConfig::builder()
+        .behavior_version(aws_config::BehaviorVersion::latest())
+        .region(Region::new(region.to_owned()))
+        .endpoint_url(endpoint)
+        .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials))
+        .timeout_config(timeouts())
+        .retry_config(aws_config::retry::RetryConfig::standard())
+        .build()
 }
 
 /// The usual AWS environment; `AWS_ENDPOINT_URL` included. A function that needs few clients makes them

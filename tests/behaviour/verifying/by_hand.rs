@@ -23,10 +23,10 @@ async fn an_operator_compares_and_rebuilds() {
         Some(lines(&run(&world, &["tasks", "--json"]))).filter(|tasks| tasks.len() == 2)
     })
     .await;
-    assert_eq!(out(&run(&world, &["verify"])), "2 tasks, 0 jobs, 2 events: everything agrees\n");
+    assert_eq!(out(&run(&world, &["verify"])), "2 tasks, 0 jobs, 0 runs, 2 events: everything agrees\n");
     let summary = lines(&run(&world, &["verify", "--json"]));
     let expected = json!({
-        "tasks": 2, "jobs": 0, "events": 2, "differences": 0, "faults": 0, "rebuilt": 0, "notSettled": 0,
+        "tasks": 2, "jobs": 0, "runs": 0, "events": 2, "differences": 0, "faults": 0, "rebuilt": 0, "notSettled": 0,
     });
     assert_eq!(summary, [expected]);
 
@@ -41,7 +41,7 @@ async fn an_operator_compares_and_rebuilds() {
     assert!(aligned(&table.join("\n")), "{said}");
     assert!(table[0].starts_with("ENTITY") && table[1].starts_with("TASK/a"), "{said}");
     assert!(said.contains("row-in-wrong-list  nothing is decided by it; `verify --rebuild`"), "{said}");
-    assert!(said.ends_with("2 tasks, 0 jobs, 2 events: 1 difference, 0 rebuilt\n"), "{said}");
+    assert!(said.ends_with("2 tasks, 0 jobs, 0 runs, 2 events: 1 difference, 0 rebuilt\n"), "{said}");
     let verified = run(&world, &["verify", "--json"]);
     assert_eq!(verified.status.code(), Some(1));
     let said = String::from_utf8(verified.stdout).unwrap();
@@ -53,7 +53,7 @@ async fn an_operator_compares_and_rebuilds() {
 
     let rebuilt = out(&run(&world, &["verify", "--rebuild"]));
     assert!(rebuilt.contains("  rebuilt  "), "{rebuilt}");
-    assert!(rebuilt.ends_with("2 tasks, 0 jobs, 2 events: 1 difference, 1 rebuilt\n"), "{rebuilt}");
+    assert!(rebuilt.ends_with("2 tasks, 0 jobs, 0 runs, 2 events: 1 difference, 1 rebuilt\n"), "{rebuilt}");
     assert!(out(&run(&world, &["verify"])).ends_with("everything agrees\n"));
     let help = out(&ledgerline(world.folder.path(), &["verify", "--help"]));
     assert!(help.contains("Examples:"), "{help}");

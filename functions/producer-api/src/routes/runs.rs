@@ -1,6 +1,6 @@
 //! Runs: starting one, how runs fare, cancelling one, and driving one from elsewhere, event by event.
 
-use std::{sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -8,13 +8,13 @@ use axum::{
     extract::{Path, Query, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode},
 };
-use ledgerline_dispatch::{ForeignEvent, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
-use ledgerline_event::{Invalid, LogEvent, RunState};
+use ledgerline_dispatch::{ForeignEvent, LogPlace, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
+use ledgerline_event::{Invalid, RunState};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::listing::{Asked, InState, Paging, foreign_cursor};
+use super::listing::{Asked, InState, Paging};
 use crate::{Api, body, problem::Problem};
 
 pub(crate) async fn start(
@@ -46,13 +46,12 @@ pub(crate) async fn show(
 ) -> Result<Json<RunDetails>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(asked)) = (id?, asked?);
-    if let Some(ms) = asked.wait_ms {
-        if ms > WAIT_MAX_MS {
-            return Err(Invalid::new("waitMs", format!("is {ms}; at most {WAIT_MAX_MS} are allowed")).into());
-        }
-        api.dispatch.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
+    let ms = asked.wait_ms.unwrap_or(0);
+    if ms > WAIT_MAX_MS {
+        return Err(Invalid::new("waitMs", format!("is {ms}; at most {WAIT_MAX_MS} are allowed")).into());
     }
-    Ok(Json(api.dispatch.run(&tenant, &id).await?))
+    let run = api.dispatch.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
+    Ok(Json(api.dispatch.run_details(&tenant, run).await?))
 }
 
 /// A request on AWS has half a minute.
@@ -94,30 +93,9 @@ pub(crate) async fn events(
 ) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(paging)) = (id?, paging?);
-    let (limit, begin) = (paging.limit()?, position(paging.cursor.as_deref())?);
-    let log = api.dispatch.run_events(&tenant, &id).await?;
-    // A log only grows, so the position of an event stays the same.
-    let (items, next) = page(&log, begin, limit);
+    let from = paging.cursor.as_deref().map(LogPlace::from_str).transpose()?.unwrap_or_default();
+    let (items, next) = api.dispatch.run_events_from(&tenant, &id, from, paging.limit()?).await?;
     Ok(Json(json!({ "items": items, "cursor": next.map(|next| next.to_string()) })))
-}
-
-/// The cursor of a log: how many events come before.
-fn position(cursor: Option<&str>) -> Result<usize, Invalid> {
-    match cursor {
-        None => Ok(0),
-        // `+3` is a number to Rust.
-        Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| foreign_cursor())
-        }
-        Some(_) => Err(foreign_cursor()),
-    }
-}
-
-/// Some events of a log, and where the next ones begin.
-fn page(log: &[LogEvent], begin: usize, limit: usize) -> (&[LogEvent], Option<usize>) {
-    let rest = log.get(begin..).unwrap_or_default();
-    let items = rest.get(..limit).unwrap_or(rest);
-    (items, (items.len() < rest.len()).then_some(begin + items.len()))
 }
 
 pub(crate) async fn append(

@@ -5,7 +5,7 @@ use ledgerline_event::{LogDraft, LogEvent, Name};
 use ledgerline_ledger::{StoreError, control::keys};
 
 use super::{
-    LogEntry, RunLog,
+    LogEntry, RunLease, RunLog,
     hook::token_key,
     log::{ENTRY_BYTES, stored_size},
     side_writes::{SideWrite, StateChange, state_change},
@@ -27,6 +27,8 @@ pub enum Appended {
     Behind,
     /// The token of this hook is taken by another.
     TokenTaken(Name),
+    /// The run is somebody else's now.
+    Lost,
 }
 
 /// What became of putting one entry.
@@ -39,13 +41,17 @@ pub(super) enum PutEntry {
 }
 
 impl Dispatch {
-    /// Appends events to a log that is read up to its end. `wakes` if somebody else works on the run: they must look
-    /// again before they let it go.
+    /// Appends events to a log that is read up to its end. `lease` of whoever works on the run; without one somebody
+    /// else may, and must look again before they let it go.
+    ///
+    /// What changes the log alone is put without asking whose the run is: with a step that is not over, whoever has the
+    /// run by now cannot let it go without an entry in the same place. But a timer may be over for one and not for
+    /// another, who lets the run go until it is: then nobody else may take it away.
     pub async fn append(
         &self,
         log: &mut RunLog,
         drafts: &[LogDraft],
-        wakes: bool,
+        lease: Option<&RunLease>,
     ) -> Result<Appended, DispatchError> {
         let (mut events, mut writes, mut change) = (Vec::new(), Vec::<SideWrite>::new(), None::<StateChange>);
         let mut bytes = 0;
@@ -79,16 +85,26 @@ impl Dispatch {
         log.astray = true;
         let sequence = log.sequence + 1;
         let hooks: Vec<Option<Name>> = writes.iter().map(|write| write.token_of.clone()).collect();
-        let run = self.run_write(&log.tenant, &log.run_id, change.as_ref(), log.external, wakes)?;
+        let run = match lease.is_some() && writes.is_empty() && change.is_none() {
+            true => None,
+            false => Some(self.run_write(&log.tenant, &log.run_id, change.as_ref(), log.external, lease)?),
+        };
+        let ends = change.is_some_and(|change| change.ends());
         let writes = writes.into_iter().map(|side| side.write).chain(run).collect();
         let nonce = self.new_event_id();
         match self.put_entry(&log.tenant, &log.run_id, sequence, &nonce, &events, writes).await? {
             PutEntry::Done => {
                 log.astray = false;
                 log.sequence = sequence;
+                if ends {
+                    self.run_ends.ring(&log.tenant, &log.run_id);
+                }
                 Ok(Appended::Done(LogEntry { sequence, events }))
             }
             PutEntry::Taken => Ok(Appended::Behind),
+            PutEntry::Refused(positions) if lease.is_some() && positions.contains(&hooks.len()) => {
+                Ok(Appended::Lost)
+            }
             PutEntry::Refused(positions) => {
                 let mut hooks =
                     positions.iter().filter_map(|position| hooks.get(*position).cloned().flatten());

@@ -26,11 +26,11 @@ impl Dispatch {
             };
             log.history.check(&cancelled)?;
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([cancelled]).collect();
-            match self.append(&mut log, &drafts, true).await? {
+            match self.append(&mut log, &drafts, None).await? {
                 Appended::Done(_) if log.history.state().is_some_and(RunState::is_terminal) => break,
                 // More was open than one entry holds.
                 Appended::Done(_) => {}
-                Appended::Behind | Appended::TokenTaken(_) => {
+                Appended::Behind | Appended::TokenTaken(_) | Appended::Lost => {
                     attempt = busy(attempt).await?;
                     self.catch_up(&mut log).await?;
                 }

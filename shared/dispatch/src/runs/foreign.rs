@@ -56,7 +56,7 @@ impl Dispatch {
             if ends(event_type) {
                 drafts.splice(0..0, log.history.closings());
             }
-            match self.append(&mut log, &drafts, true).await? {
+            match self.append(&mut log, &drafts, None).await? {
                 Appended::Done(entry) => {
                     let Some(event) = entry.events.into_iter().find(|event| is(event, &draft)) else {
                         continue;
@@ -67,14 +67,14 @@ impl Dispatch {
                 Appended::TokenTaken(hook_id) => {
                     self.catch_up(&mut log).await?;
                     let conflict = conflict(&draft, hook_id);
-                    if let Appended::Done(entry) = self.append(&mut log, &[conflict], true).await? {
+                    if let Appended::Done(entry) = self.append(&mut log, &[conflict], None).await? {
                         self.go_on(tenant, &run_id, run.external).await?;
                         let event = entry.events.into_iter().next().ok_or_else(|| unknown(&run_id))?;
                         return Ok((event, log.history));
                     }
                     self.catch_up(&mut log).await?;
                 }
-                Appended::Behind => {
+                Appended::Behind | Appended::Lost => {
                     attempt = busy(attempt).await?;
                     self.catch_up(&mut log).await?;
                 }

@@ -152,7 +152,7 @@ impl Dispatch {
                 run_id: &row.run_id,
                 draft,
                 guards: vec![TransactWriteItem::builder().condition_check(active).build()],
-                wakes: true,
+                lease: None,
             })
             .await?;
         Ok(match woken {

@@ -37,6 +37,10 @@ pub struct RunLease {
 }
 
 impl RunLease {
+    pub(super) fn owner(&self) -> &Name {
+        &self.owner
+    }
+
     /// How long it lasts without being renewed.
     pub fn lease_ms(&self) -> u64 {
         self.lease_ms

@@ -91,21 +91,36 @@ impl Dispatch {
         run_id: &str,
         after: u64,
     ) -> Result<Vec<LogEntry>, DispatchError> {
+        self.some_entries(tenant, run_id, after, usize::MAX).await
+    }
+
+    /// The first `most` of them.
+    pub(super) async fn some_entries(
+        &self,
+        tenant: &str,
+        run_id: &str,
+        after: u64,
+        most: usize,
+    ) -> Result<Vec<LogEntry>, DispatchError> {
         let mut pages = self
             .control
             .partition(&keys::run_partition(tenant, run_id))
             .key_condition_expression("PK = :pk AND SK BETWEEN :first AND :last")
             .expression_attribute_values(":first", text(&keys::run_entry(tenant, run_id, after + 1).sk))
             .expression_attribute_values(":last", text(&keys::run_entry(tenant, run_id, 9_999_999_999).sk))
+            .set_limit(i32::try_from(most).ok())
             .into_paginator()
             .send();
         let mut rows: Vec<EntryRow> = Vec::new();
-        while let Some(page) = pages.next().await {
+        while rows.len() < most
+            && let Some(page) = pages.next().await
+        {
             let page = page.map_err(|error| StoreError::new("Query", error))?;
             for item in page.items.unwrap_or_default() {
                 rows.push(read(item)?);
             }
         }
+        rows.truncate(most);
         let entries = rows.into_iter().map(EntryRow::parse).collect::<Result<Vec<_>, _>>()?;
         try_join_all(entries.into_iter().map(|(sequence, stored)| async move {
             let events = stored.into_iter().map(|event| self.whole(event));

@@ -9,7 +9,7 @@ use ledgerline_ledger::{
 };
 
 use super::{
-    RunLog,
+    RunLease, RunLog,
     send::SentRow,
     side_writes::{Owner, wait_key},
 };
@@ -17,8 +17,13 @@ use crate::{Dispatch, DispatchError, conditional::text};
 
 impl Dispatch {
     /// Completes a wait that was just registered by the oldest event that it waits for and that its run has not had.
-    /// Answers whether there was one: then there is news in the log.
-    pub async fn look_back(&self, log: &RunLog, wait_id: &Name) -> Result<bool, DispatchError> {
+    /// Answers whether there was one: then there is news in the log. `lease` of whoever works on the run.
+    pub async fn look_back(
+        &self,
+        log: &RunLog,
+        wait_id: &Name,
+        lease: Option<&RunLease>,
+    ) -> Result<bool, DispatchError> {
         let Some(wait) = log.history.waits().get(wait_id) else { return Ok(false) };
         if wait.state.is_terminal() {
             return Ok(false);
@@ -45,8 +50,7 @@ impl Dispatch {
                     continue;
                 }
                 let Some(sent) = self.sent_event(&log.tenant, event_name, &row).await? else { continue };
-                // A runner that has the run sees it in the log; of one that is executed elsewhere the ledger must be told.
-                if self.wake_by_event(&sent, &key, &owner, log.external).await? {
+                if self.wake_by_event(&sent, &key, &owner, lease).await? {
                     return Ok(true);
                 }
                 // The wait is gone, or its run had the event after all.

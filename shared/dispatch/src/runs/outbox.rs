@@ -96,7 +96,7 @@ impl Dispatch {
         }
         let (log, _) = self.read_log(run, tenant).await?;
         for wait_id in waits {
-            if Box::pin(self.look_back(&log, wait_id)).await? {
+            if Box::pin(self.look_back(&log, wait_id, None)).await? {
                 return Ok(true);
             }
         }

@@ -1,24 +1,47 @@
 //! Runs as people see them.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use ledgerline_event::{LogEvent, Name, RunState, RunView};
+use ledgerline_event::{Invalid, LogEvent, Name, RunState, RunView};
 use ledgerline_ledger::{
     StoreError,
     control::{keys, read},
 };
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::{RunRecord, SentEvent, send::SentRow};
 use crate::{Dispatch, DispatchError, conditional::text, listing::ListCursor};
 
-/// The pauses between two looks at a run grow from this…
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// …to this.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Sent events of one answer at most.
 const SENT_MAX: usize = 100;
+
+/// The place of an event in a log: its entry, and where in it. As text, `sequence.index`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPlace {
+    sequence: u64,
+    index: usize,
+}
+
+impl fmt::Display for LogPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.sequence, self.index)
+    }
+}
+
+impl FromStr for LogPlace {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || Invalid::new("cursor", "is not one that a list gave");
+        // `+3` is a number to Rust.
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let (sequence, index) =
+            text.split_once('.').filter(|(a, b)| digits(a) && digits(b)).ok_or_else(wrong)?;
+        let (sequence, index): (u64, u32) =
+            (sequence.parse().map_err(|_| wrong())?, index.parse().map_err(|_| wrong())?);
+        Ok(Self { sequence, index: index as usize })
+    }
+}
 
 /// Some runs of a list.
 #[derive(Debug, Serialize)]
@@ -108,25 +131,6 @@ impl Dispatch {
         })
     }
 
-    /// Waits until a run has ended, or for as long as `within`. It looks again and again, ever more rarely.
-    pub async fn wait_for_run(
-        &self,
-        tenant: &Name,
-        run_id: &str,
-        within: Duration,
-    ) -> Result<RunRecord, DispatchError> {
-        let until = Instant::now() + within;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let run = self.known_run(tenant, run_id).await?;
-            if run.state.is_terminal() || Instant::now() >= until {
-                return Ok(run);
-            }
-            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
-            pause = (pause * 5 / 4).min(LONGEST_PAUSE);
-        }
-    }
-
     /// Runs, the newest first: of one state, or of all, those that are under way before those that have ended.
     pub async fn runs(
         &self,
@@ -156,6 +160,11 @@ impl Dispatch {
     /// A run with its steps, hooks and waits.
     pub async fn run(&self, tenant: &Name, run_id: &str) -> Result<RunDetails, DispatchError> {
         let run = self.known_run(tenant, run_id).await?;
+        self.run_details(tenant, run).await
+    }
+
+    /// The steps, hooks and waits of a run.
+    pub async fn run_details(&self, tenant: &Name, run: RunRecord) -> Result<RunDetails, DispatchError> {
         let (log, _) = self.read_log(&run, tenant).await?;
         let view =
             log.history.view().ok_or_else(|| StoreError::unreadable("reading a log", "it is empty"))?;
@@ -209,5 +218,27 @@ impl Dispatch {
         self.known_run(tenant, run_id).await?;
         let entries = self.log_entries(tenant, run_id, 0).await?;
         Ok(entries.into_iter().flat_map(|entry| entry.events).collect())
+    }
+
+    /// Some events of a run's log, and where the next ones begin.
+    pub async fn run_events_from(
+        &self,
+        tenant: &Name,
+        run_id: &str,
+        from: LogPlace,
+        limit: usize,
+    ) -> Result<(Vec<LogEvent>, Option<LogPlace>), DispatchError> {
+        self.known_run(tenant, run_id).await?;
+        // Each has an event at least. The first may have none that are asked for, and the last says whether there are more.
+        let most = limit.saturating_add(2);
+        let entries = self.some_entries(tenant, run_id, from.sequence.saturating_sub(1), most).await?;
+        let places = entries.into_iter().flat_map(|entry| {
+            let sequence = entry.sequence;
+            let place = move |(index, event)| (LogPlace { sequence, index }, event);
+            entry.events.into_iter().enumerate().map(place)
+        });
+        let mut places = places.skip_while(|(place, _)| *place < from);
+        let events = places.by_ref().take(limit).map(|(_, event)| event).collect();
+        Ok((events, places.next().map(|(place, _)| place)))
     }
 }

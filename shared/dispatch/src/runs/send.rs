@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
+    RunLease,
     side_writes::Owner,
     wake::{FromOutside, Woken},
 };
@@ -258,7 +259,7 @@ impl Dispatch {
     }
 
     async fn wake_one(&self, sent: &SentEvent, key: &ControlKey, owner: &Owner) -> Result<(), DispatchError> {
-        if self.wake_by_event(sent, key, owner, true).await? {
+        if self.wake_by_event(sent, key, owner, None).await? {
             self.go_on(&sent.tenant_id, &owner.run_id, owner.external).await?;
         }
         Ok(())
@@ -270,7 +271,7 @@ impl Dispatch {
         sent: &SentEvent,
         waiter: &ControlKey,
         owner: &Owner,
-        wakes: bool,
+        lease: Option<&RunLease>,
     ) -> Result<bool, DispatchError> {
         let consumed = keys::consumed(&sent.tenant_id, &sent.event_id, &owner.run_id);
         let consumed = self
@@ -300,7 +301,7 @@ impl Dispatch {
                     self.delete_owner(waiter, true)?,
                     TransactWriteItem::builder().put(consumed).build(),
                 ],
-                wakes,
+                lease,
             })
             .await?;
         match woken {

@@ -7,7 +7,7 @@ use ledgerline_ledger::control::keys::{self, ControlKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{RunLog, hook::HookRow};
+use super::{RunLease, RunLog, hook::HookRow};
 use crate::{
     Dispatch, DispatchError,
     conditional::{number, text},
@@ -69,6 +69,13 @@ pub(super) struct StateChange {
     state: RunState,
     started: Option<(Millis, Option<String>)>,
     ended: Option<Millis>,
+}
+
+impl StateChange {
+    /// Whether it is the run's last.
+    pub(super) fn ends(&self) -> bool {
+        self.ended.is_some()
+    }
 }
 
 /// The key under which a wait is found.
@@ -187,25 +194,33 @@ impl Dispatch {
         Ok(TransactWriteItem::builder().delete(delete.build().map_err(built)?).build())
     }
 
-    /// The change of a run's record that goes with an entry: its state, and that it was woken.
+    /// The change of a run's record that goes with an entry: its state, and that it was woken by somebody without a
+    /// lease. Whoever has one must still have it.
     pub(super) fn run_write(
         &self,
         tenant: &Name,
         run_id: &Name,
         change: Option<&StateChange>,
         external: bool,
-        wakes: bool,
-    ) -> Result<Option<TransactWriteItem>, DispatchError> {
-        if change.is_none() && !wakes {
-            return Ok(None);
-        }
+        lease: Option<&RunLease>,
+    ) -> Result<TransactWriteItem, DispatchError> {
+        const MINE: &str = "leaseOwner = :me";
         let key = keys::run(tenant, run_id);
-        let mut update =
-            self.control.update_for_transaction(&key).condition_expression("attribute_exists(PK)");
+        let mut update = self.control.update_for_transaction(&key);
         let mut set = Vec::new();
-        if wakes {
+        if let Some(lease) = lease {
+            if change.is_none() {
+                let mine = self.control.check_for_transaction(&key).condition_expression(MINE);
+                let mine = mine.expression_attribute_values(":me", text(lease.owner()));
+                let mine = mine.build().map_err(built)?;
+                return Ok(TransactWriteItem::builder().condition_check(mine).build());
+            }
+            update =
+                update.condition_expression(MINE).expression_attribute_values(":me", text(lease.owner()));
+        } else {
             set.push("wakes = wakes + :one, dueShard = :dueShard, dueAt = :now".to_owned());
             update = update
+                .condition_expression("attribute_exists(PK)")
                 .expression_attribute_values(":one", number(1))
                 .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
                 .expression_attribute_values(":now", number(self.now().get()));
@@ -234,7 +249,7 @@ impl Dispatch {
             }
         }
         let update = update.update_expression(format!("SET {}", set.join(", "))).build().map_err(built)?;
-        Ok(Some(TransactWriteItem::builder().update(update).build()))
+        Ok(TransactWriteItem::builder().update(update).build())
     }
 }
 

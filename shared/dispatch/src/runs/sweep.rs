@@ -126,7 +126,7 @@ impl Dispatch {
                     event_data: Map::from_iter([("outcome".to_owned(), Value::from(outcome))]),
                 },
                 guards: vec![self.delete_owner(key, true)?],
-                wakes: true,
+                lease: None,
             })
             .await?;
         if let Woken::Done(_) = woken {

@@ -9,6 +9,8 @@ pub struct Verified {
     pub tasks: u64,
     /// Jobs that the ledger knows.
     pub jobs: u64,
+    /// Runs that are listed.
+    pub runs: u64,
     /// Events that were read.
     pub events: u64,
     /// By entity.
@@ -19,7 +21,7 @@ pub struct Verified {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// `TASK` or `JOB`.
+    /// `TASK`, `JOB` or `RUN`.
     pub entity_type: &'static str,
     /// Which one.
     pub entity_id: String,
@@ -98,6 +100,16 @@ pub enum What {
     ResumeNotSaved,
     /// A job is in the wrong list.
     JobInWrongList,
+    /// The ledger tells of a run that has no log.
+    RunMissing,
+    /// A run's record does not say what its log says.
+    RunRecordDifferent,
+    /// The ledger does not have all events of a run's log.
+    RunEventsMissing,
+    /// The ledger has events of a run that are not in its log.
+    RunEventsOfNobody,
+    /// Nobody has looked after a run for too long.
+    RunOverdue,
 }
 
 impl What {
@@ -124,6 +136,11 @@ impl What {
             Self::JobCompletion => "job-completion",
             Self::ResumeNotSaved => "resume-not-saved",
             Self::JobInWrongList => "job-in-wrong-list",
+            Self::RunMissing => "run-missing",
+            Self::RunRecordDifferent => "run-record-different",
+            Self::RunEventsMissing => "run-events-missing",
+            Self::RunEventsOfNobody => "run-events-of-nobody",
+            Self::RunOverdue => "run-overdue",
         }
     }
 
@@ -134,7 +151,9 @@ impl What {
             | Self::RowDifferent
             | Self::RowInWrongList
             | Self::RowOfNobody
-            | Self::JobInWrongList => true,
+            | Self::JobInWrongList
+            | Self::RunRecordDifferent
+            | Self::RunEventsMissing => true,
             Self::RowOfAnother
             | Self::RecordMissing
             | Self::RecordOpen
@@ -149,7 +168,10 @@ impl What {
             | Self::JobCount
             | Self::JobTaskNotStarted
             | Self::JobCompletion
-            | Self::ResumeNotSaved => false,
+            | Self::ResumeNotSaved
+            | Self::RunMissing
+            | Self::RunEventsOfNobody
+            | Self::RunOverdue => false,
         }
     }
 
@@ -161,6 +183,18 @@ impl What {
             | Self::RowInWrongList
             | Self::RowOfNobody
             | Self::JobInWrongList => "nothing is decided by it; `verify --rebuild` makes it right",
+            Self::RunRecordDifferent | Self::RunEventsMissing => {
+                "the log has it all; `verify --rebuild` makes it right"
+            }
+            Self::RunMissing => {
+                "somebody deleted it, or emitted its events by other means: restore the control table"
+            }
+            Self::RunEventsOfNobody => {
+                "they were emitted by other means; the run goes by its log and ignores them"
+            }
+            Self::RunOverdue => {
+                "the dispatcher's sweep sends it to the runners every two minutes; if it stays, look at their logs"
+            }
             Self::RowOfAnother => "verify the tenant that it belongs to",
             Self::RecordMissing | Self::RecordOpen => {
                 "a worker that gets its message would run it once more: look for one in the task queue, and delete it"
@@ -208,6 +242,10 @@ impl Difference {
 
     pub(super) fn of_job(id: &str, difference: What, standing: Standing, detail: String) -> Self {
         Self { entity_type: "JOB", entity_id: id.to_owned(), difference, standing, detail }
+    }
+
+    pub(super) fn of_run(id: &str, difference: What, standing: Standing, detail: String) -> Self {
+        Self { entity_type: "RUN", entity_id: id.to_owned(), difference, standing, detail }
     }
 
     pub(super) fn is_rebuildable(&self) -> bool {

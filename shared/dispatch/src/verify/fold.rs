@@ -1,5 +1,5 @@
-//! What the ledger tells of every task and job: one pass over the time line, page by page. What is kept is in
-//! proportion to tasks and jobs, not to events.
+//! What the ledger tells of every task, job and run: one pass over the time line, page by page. What is kept is in
+//! proportion to tasks, jobs and runs, not to events.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,10 @@ use ledgerline_event::{
 use ledgerline_ledger::{Place, StoreError, control::keys};
 use serde::Deserialize;
 
-use super::{Progress, VerifyProgress};
+use super::{
+    Progress, VerifyProgress,
+    runs::{RunFold, run_of},
+};
 use crate::{
     Dispatch, DispatchError,
     conditional::text,
@@ -49,6 +52,7 @@ impl Settled {
 pub(super) struct Folded {
     pub(super) tasks: BTreeMap<Name, TaskFold>,
     pub(super) jobs: BTreeMap<Name, JobFold>,
+    pub(super) runs: BTreeMap<String, RunFold>,
     pub(super) events: u64,
     /// When the first event that is still there happened.
     first: Option<Millis>,
@@ -174,6 +178,8 @@ impl Folded {
             self.tasks.entry(event.entity_id.clone()).or_default().take_in(place, settled);
         } else if let Some(kind) = JobEvent::of(event) {
             self.jobs.entry(event.entity_id.clone()).or_default().take_in(kind, place, settled);
+        } else if let Some(run_id) = run_of(event) {
+            self.take_in_of_run(run_id, &event.event_id);
         }
     }
 }

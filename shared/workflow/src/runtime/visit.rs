@@ -116,7 +116,7 @@ impl<'a> Visit<'a> {
             return Box::pin(self.fail(&mut log, "crashed", &error)).await;
         }
         for wait_id in unsure {
-            if Box::pin(self.dispatch.look_back(&log, &wait_id)).await? {
+            if Box::pin(self.dispatch.look_back(&log, &wait_id, Some(&self.lease))).await? {
                 events.extend(self.catch_up(&mut log).await?);
             }
         }
@@ -154,8 +154,10 @@ impl<'a> Visit<'a> {
                     }
                     let drafts = appendable(self.dispatch, execution.wanted(now));
                     if !drafts.is_empty() {
-                        Box::pin(self.append(log, execution, drafts)).await?;
-                        continue;
+                        match Box::pin(self.append(log, execution, drafts)).await? {
+                            true => continue,
+                            false => return Ok(Visited::Lost),
+                        }
                     }
                 }
             }
@@ -175,38 +177,40 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Appends, and gives the workflow what is in the log then.
+    /// Appends, and gives the workflow what is in the log then; `false` if the run is somebody else's now.
     async fn append(
         &mut self,
         log: &mut RunLog,
         execution: &mut Execution,
         mut drafts: Vec<LogDraft>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<bool, DispatchError> {
         let dispatch = self.dispatch;
         for draft in &mut drafts {
             if draft.event_type == RunEventType::HookCreated && self.taken.contains(&draft.correlation_id) {
                 *draft = conflict(draft, draft.correlation_id.clone());
             }
         }
-        match self.telling.beside(Box::pin(dispatch.append(log, &drafts, false))).await? {
+        let append = dispatch.append(log, &drafts, Some(&self.lease));
+        match self.telling.beside(Box::pin(append)).await? {
             Appended::Done(entry) => {
                 let waits: Vec<_> = entry.events.iter().filter(|event| event.waits_for_event()).collect();
                 let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();
                 execution.feed(entry.events.clone());
                 self.telling.note(vec![entry]);
                 for wait_id in waits {
-                    if dispatch.look_back(log, &wait_id).await? {
+                    if dispatch.look_back(log, &wait_id, Some(&self.lease)).await? {
                         execution.feed(self.catch_up(log).await?);
                     }
                 }
             }
             Appended::Behind => execution.feed(self.catch_up(log).await?),
+            Appended::Lost => return Ok(false),
             Appended::TokenTaken(hook_id) => {
                 execution.feed(self.catch_up(log).await?);
                 self.taken.insert(hook_id);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until a step has come further, something is due, or somebody has woken the run.
@@ -317,8 +321,9 @@ impl<'a> Visit<'a> {
                 ]),
             };
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([failed]).collect();
-            match self.dispatch.append(log, &drafts, false).await? {
+            match self.dispatch.append(log, &drafts, Some(&self.lease)).await? {
                 Appended::Done(entry) => self.telling.note(vec![entry]),
+                Appended::Lost => return Ok(Visited::Lost),
                 Appended::Behind | Appended::TokenTaken(_) => {
                     self.catch_up(log).await?;
                 }

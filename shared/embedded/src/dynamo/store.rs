@@ -1,0 +1,104 @@
+//! Tables in one file: dynoxide's own server on a thread of its own, reached over an internal loopback port.
+//!
+//! Its handlers block the thread they run on, so it gets a current-thread runtime to itself. The order of
+//! checks and the wording of its errors live in its server rather than in its library, and clients depend on
+//! them; hence a hop over kept-alive connections instead of calls into the library. Only clients in this process, which
+//! ask for what the ledger needs and nothing else, are spared it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dynoxide::Database;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// The tables of one file.
+#[derive(Clone)]
+pub(super) struct Store {
+    /// Where the server listens.
+    pub(super) address: SocketAddr,
+    pub(super) database: Database,
+    /// The runtime of its thread.
+    pub(super) runtime: Handle,
+}
+
+/// The threads that serve one file; dropping it ends them in their own time.
+pub(super) struct Threads {
+    stop_server: oneshot::Sender<()>,
+    stop_sweeps: mpsc::Sender<()>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Ends the threads and waits until the tables are closed.
+    pub(super) fn stop(self) {
+        drop((self.stop_server, self.stop_sweeps));
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the table store panicked");
+            }
+        }
+    }
+}
+
+/// Opens the tables of a file; without one they are kept in memory.
+pub(super) fn open(file: Option<&Path>) -> Result<Database, String> {
+    let open = || -> dynoxide::Result<Database> {
+        let Some(file) = file else { return Database::memory() };
+        let database = Database::new(&file.to_string_lossy())?;
+        // The pair leaves SQLite at synchronous = NORMAL, which survives a kill; there is no other way to ask.
+        database.enable_bulk_loading()?;
+        database.disable_bulk_loading()?;
+        Ok(database)
+    };
+    open().map_err(|error| error.to_string())
+}
+
+/// Serves tables.
+pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads), String> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+    listener.set_nonblocking(true).map_err(|e| e.to_string())?;
+    let address = listener.local_addr().map_err(|e| e.to_string())?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+
+    let store = Store { address, database: database.clone(), runtime: runtime.handle().clone() };
+    let (stop_server, stopped) = oneshot::channel::<()>();
+    let served = database.clone();
+    let server = std::thread::Builder::new().name("dynamodb".to_owned()).spawn(move || {
+        let served = runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(|e| e.to_string())?;
+            let shutdown = async move {
+                // A dropped sender stops the server too.
+                let _ = stopped.await;
+            };
+            dynoxide::server::serve_with_shutdown(listener, served, shutdown).await
+        });
+        if let Err(error) = served {
+            tracing::error!(%error, "the table store ended");
+        }
+    });
+    let (stop_sweeps, sweeps_stopped) = mpsc::channel();
+    let mut threads = vec![server.map_err(|e| e.to_string())?];
+    if in_file {
+        let sweeper = std::thread::Builder::new().name("dynamodb-ttl".to_owned());
+        let sweeper = sweeper.spawn(move || sweep(&database, &sweeps_stopped));
+        threads.push(sweeper.map_err(|e| e.to_string())?);
+    }
+    Ok((store, Threads { stop_server, stop_sweeps, threads }))
+}
+
+/// Deletes expired items now and then, as AWS does in its own time. It goes by the machine's clock, so tables in
+/// memory, which tests use with clocks of their own, are left alone.
+fn sweep(database: &Database, stopped: &mpsc::Receiver<()>) {
+    while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(SWEEP_EVERY) {
+        if let Err(error) = database.sweep_ttl() {
+            tracing::warn!(%error, "expired items stay for now");
+        }
+    }
+}
