@@ -120,8 +120,6 @@ impl Local {
             port: options.aws_port,
             region: REGION.into(),
             clock: Arc::new(move || clock().get()),
-            // Each event is written under seven indexes; who only wants to know where a run stands need not wait for it.
-            tables_apart: vec![names.events_table.clone()],
             hook: Some(hook),
         })
         .await

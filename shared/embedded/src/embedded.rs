@@ -74,8 +74,7 @@ impl Embedded {
         let listener = bind(options.port).await?;
         let address = listener.local_addr().map_err(|source| io_error("the port", source))?;
         let store = Store::open(file("services.sqlite").as_deref())?;
-        let (dynamo, tables) =
-            Dynamo::start(options.data.as_deref(), &options.tables_apart).map_err(StartError::Tables)?;
+        let (dynamo, tables) = Dynamo::start(file("tables.sqlite").as_deref()).map_err(StartError::Tables)?;
         let gateway = Arc::new(Gateway::new(options, store, dynamo, format!("http://{address}"))?);
 
         let (stop, mut stopped) = watch::channel(false);

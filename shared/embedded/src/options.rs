@@ -20,23 +20,13 @@ pub struct Options {
     pub region: String,
     /// Time for message visibility, delays, retention and timestamps.
     pub clock: Clock,
-    /// Tables that get a file and a thread of their own, so that writing to them keeps no other table waiting. A request
-    /// for one of them cannot be one for other tables too.
-    pub tables_apart: Vec<String>,
     /// Called around every request, to inject faults or to observe.
     pub hook: Option<Hook>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            data: None,
-            port: 0,
-            region: "us-east-1".to_owned(),
-            clock: system_clock(),
-            tables_apart: Vec::new(),
-            hook: None,
-        }
+        Self { data: None, port: 0, region: "us-east-1".to_owned(), clock: system_clock(), hook: None }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables in one file: dynoxide's own server on a thread of its own, reached over an internal loopback port.
+//! All tables in one file: dynoxide's own server on a thread of its own, reached over an internal loopback port.
 //!
 //! Its handlers block the thread they run on, so it gets a current-thread runtime to itself. The order of
 //! checks and the wording of its errors live in its server rather than in its library, and clients depend on
@@ -17,8 +17,7 @@ use tokio::sync::oneshot;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// The tables of one file.
-#[derive(Clone)]
+/// The tables, and the ways to them.
 pub(super) struct Store {
     /// Where the server listens.
     pub(super) address: SocketAddr,
@@ -27,8 +26,8 @@ pub(super) struct Store {
     pub(super) runtime: Handle,
 }
 
-/// The threads that serve one file; dropping it ends them in their own time.
-pub(super) struct Threads {
+/// The threads that serve the tables; dropping it ends them in their own time.
+pub(crate) struct Threads {
     stop_server: oneshot::Sender<()>,
     stop_sweeps: mpsc::Sender<()>,
     threads: Vec<JoinHandle<()>>,
@@ -36,7 +35,7 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Ends the threads and waits until the tables are closed.
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         drop((self.stop_server, self.stop_sweeps));
         for thread in self.threads {
             if thread.join().is_err() {

@@ -10,5 +10,4 @@ mod queues;
 mod redrive;
 mod s3;
 mod ssm;
-mod tables_apart;
 mod world;

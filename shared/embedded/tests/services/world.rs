@@ -20,29 +20,23 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn in_memory() -> Self {
-        Self::start(None, None, &[]).await
+        Self::start(None, None).await
     }
 
     pub(crate) async fn with_hook(hook: Hook) -> Self {
-        Self::start(None, Some(hook), &[]).await
+        Self::start(None, Some(hook)).await
     }
 
     pub(crate) async fn in_folder(folder: &Path) -> Self {
-        Self::start(Some(folder), None, &[]).await
+        Self::start(Some(folder), None).await
     }
 
-    /// With tables that have stores of their own.
-    pub(crate) async fn with_apart(folder: &Path, tables: &[&str]) -> Self {
-        Self::start(Some(folder), None, tables).await
-    }
-
-    async fn start(folder: Option<&Path>, hook: Option<Hook>, apart: &[&str]) -> Self {
+    async fn start(folder: Option<&Path>, hook: Option<Hook>) -> Self {
         let now = Arc::new(AtomicU64::new(1_767_453_739_000));
         let clock = now.clone();
         let options = Options {
             data: folder.map(Into::into),
             clock: Arc::new(move || clock.load(Ordering::SeqCst)),
-            tables_apart: apart.iter().map(|table| (*table).to_owned()).collect(),
             hook,
             ..Options::default()
         };
