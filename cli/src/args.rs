@@ -128,7 +128,7 @@ pub enum Command {
     /// Events that could not be delivered
     #[command(subcommand)]
     Failed(FailedCommand),
-    /// Compare what is stored of tasks and jobs with the ledger
+    /// Compare what is stored of tasks, jobs and runs with the ledger
     Verify(VerifyArgs),
     /// Say what is reachable and what is missing
     Doctor,

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod command_line;
+mod crowded_run;
 mod dead_letters;
 mod deliveries;
 mod demo;

@@ -92,7 +92,8 @@ impl From<DispatchError> for Problem {
             DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),
             DispatchError::Store(error) if error.fault == Fault::Conflict => {
                 tracing::warn!(%error, "two changed the same thing at once");
-                Self::new(StatusCode::CONFLICT, "somebody changed the same thing at this moment; try again")
+                let detail = "too many change the same thing at this moment, and nothing was done; try again in a moment";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             }
             // What is claimed is finished by a later sweep, so nobody here can say that nothing happened.
             DispatchError::Store(_) | DispatchError::Emit(_) | DispatchError::Alert(_) => {

@@ -1,6 +1,6 @@
 //! Taking runs from a queue, outside of Lambda: one poll at a time for as many as there are free slots.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use ledgerline_ledger::StoreError;
 use tokio::{
@@ -14,6 +14,9 @@ use crate::{Handler, Inbox, Letter};
 const RECEIVE_MAX: usize = 10;
 /// The first rest after a queue that does not answer, and the longest.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// What is on its way when somebody asks to stop comes within this; it would be hidden from others for a long time.
+const LAST_LETTERS: Duration = Duration::from_millis(300);
 
 /// How to take runs.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +37,16 @@ pub async fn poll(handler: Handler, inbox: impl Inbox, polling: Polling, mut sto
         while let Some(ended) = visits.try_join_next() {
             note_panic(ended);
         }
-        // A poll that is given up may have been answered: the sweep sends such a run again.
-        let polled = tokio::select! {
-            biased;
-            () = asked(&mut stop) => break,
-            polled = receive(&*inbox, &slots) => polled,
+        let polled = {
+            let mut receiving = pin!(receive(&*inbox, &slots));
+            tokio::select! {
+                biased;
+                () = asked(&mut stop) => tokio::time::timeout(LAST_LETTERS, receiving).await.ok(),
+                polled = &mut receiving => Some(polled),
+            }
         };
+        // A poll that is given up may have been answered all the same: the sweep sends such a run again.
+        let Some(polled) = polled else { break };
         match polled {
             Ok((letters, mut free)) => {
                 failures = 0;

@@ -10,7 +10,9 @@ use ledgerline_ledger::StoreError;
 use crate::DispatchError;
 
 /// Transactions on one record collide; each attempt lets at least one through.
-const ATTEMPTS: u32 = 10;
+const ATTEMPTS: u32 = 60;
+/// The longest pause between two. Of many who want the same record one is through each time, so it is better to ask often.
+const LONGEST_MS: u64 = 100;
 
 /// Why a transaction was not done.
 pub(crate) enum Cancelled {
@@ -63,7 +65,7 @@ pub(crate) async fn busy(attempt: u32) -> Result<u32, DispatchError> {
         )
         .into());
     }
-    tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
+    tokio::time::sleep(Duration::from_millis((5 << attempt.min(10)).min(LONGEST_MS))).await;
     Ok(attempt + 1)
 }
 

@@ -103,6 +103,11 @@ struct WaiterRow {
     owner: Owner,
 }
 
+/// What a sent event is written under: its leaves, and once whole.
+fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
+    event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect()
+}
+
 impl SentEvent {
     pub(super) fn contains(&self, criteria: &str) -> bool {
         serde_json::from_str(criteria).is_ok_and(|criteria: Value| contains(&self.match_criteria, &criteria))
@@ -136,10 +141,18 @@ impl Dispatch {
         };
         let event_id = sent.event_id.clone();
         let key = keys::send_claim(&sent.tenant_id, &event_id);
-        let effects = self.sent_effects(emitter, sent).await?;
+        let effects = self.sent_effects(emitter, sent.clone()).await?;
         let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
-        self.carry_out(&[intent]).await?;
-        Ok(event_id)
+        let Err(error) = self.carry_out(&[intent]).await else { return Ok(event_id) };
+        // Once it is written down, whoever begins to wait sees it, and the sweep wakes those who wait already. Whoever
+        // heard of an error would send it twice.
+        match self.is_written(&sent).await {
+            Ok(true) => {
+                tracing::warn!(%event_id, %error, "an event did not come to all who wait for it; the sweep goes on with it");
+                Ok(event_id)
+            }
+            Ok(false) | Err(_) => Err(error),
+        }
     }
 
     /// What sending an event takes: it is also an ordinary event of the ledger.
@@ -175,10 +188,17 @@ impl Dispatch {
         Ok(Effects { events, sends: vec![sent], ..Effects::default() })
     }
 
+    /// Whether a sent event is written down under all of its leaves.
+    async fn is_written(&self, sent: &SentEvent) -> Result<bool, DispatchError> {
+        let key =
+            |leaf| keys::sent_event(&sent.tenant_id, &sent.event_name, leaf, sent.timestamp, &sent.event_id);
+        let keys: Vec<ControlKey> = leaves_of(sent).into_iter().map(key).collect();
+        Ok(self.control.get_all(&keys).await?.len() == keys.len())
+    }
+
     /// Writes a sent event down and wakes whoever waits for it. The same again changes nothing.
     pub(crate) async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
-        let leaves: Vec<Option<u64>> =
-            event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect();
+        let leaves = leaves_of(sent);
         let mut rows: Vec<Item> = Vec::with_capacity(leaves.len());
         for leaf in &leaves {
             let key =
