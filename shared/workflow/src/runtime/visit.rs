@@ -108,6 +108,8 @@ impl<'a> Visit<'a> {
         self.telling.note(entries);
         // Woken before the log was read: that is in it.
         self.wakes = run.wakes();
+        // Begun since we have it, and not by us.
+        self.is_elsewhere |= run.state == RunState::Pending && log.history.state() == Some(RunState::Running);
         if self.is_elsewhere || has_ended(&log) {
             return self.end(&mut log).await;
         }
