@@ -24,6 +24,7 @@ mod jobs_api;
 mod killed;
 mod killed_runs;
 mod killed_work;
+mod leases_of_runs;
 mod ledger;
 mod notification;
 mod overflow;

@@ -239,3 +239,23 @@ async fn runs_send_events_to_each_other() {
     assert_eq!(sent.event.source_instance_id.as_ref(), Some(&two));
     assert_eq!(ledger.events(TENANT, "ping").await.len(), 1, "it is an ordinary event, too");
 }
+
+#[tokio::test]
+async fn what_was_sent_before_its_time_wakes_nobody() {
+    let ledger = Ledger::on_one_clock(None).await;
+    let opens_at = ledger.now().plus(10_000);
+    let bids = move |ctx: Ctx, _: Value| async move {
+        Ok::<_, Error>(ctx.wait_for_event("bid").since(opens_at).await?.data)
+    };
+    let runner = ledger.runner(Workflows::new().register("auction", "1", bids));
+    send(&ledger, "bid", json!("before the wait"), json!({})).await;
+    let run_id = ledger.start_run("auction", Value::Null).await;
+    ledger.run_all(&runner).await;
+    send(&ledger, "bid", json!("after the wait, and too early"), json!({})).await;
+    ledger.run_all(&runner).await;
+    assert_eq!(ledger.run_state(&run_id).await, RunState::Running);
+    ledger.advance(10_000);
+    send(&ledger, "bid", json!("in time"), json!({})).await;
+    ledger.run_all(&runner).await;
+    assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!("in time")));
+}

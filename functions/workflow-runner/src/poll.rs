@@ -2,7 +2,6 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use ledgerline_ledger::StoreError;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinError, JoinSet},
@@ -37,8 +36,16 @@ pub async fn poll(handler: Handler, inbox: impl Inbox, polling: Polling, mut sto
         while let Some(ended) = visits.try_join_next() {
             note_panic(ended);
         }
+        let mut free = tokio::select! {
+            biased;
+            () = asked(&mut stop) => break,
+            free = free_slots(&slots) => match free {
+                Some(free) => free,
+                None => break,
+            },
+        };
         let polled = {
-            let mut receiving = pin!(receive(&*inbox, &slots));
+            let mut receiving = pin!(inbox.receive(free.num_permits()));
             tokio::select! {
                 biased;
                 () = asked(&mut stop) => tokio::time::timeout(LAST_LETTERS, receiving).await.ok(),
@@ -48,7 +55,7 @@ pub async fn poll(handler: Handler, inbox: impl Inbox, polling: Polling, mut sto
         // A poll that is given up may have been answered all the same: the sweep sends such a run again.
         let Some(polled) = polled else { break };
         match polled {
-            Ok((letters, mut free)) => {
+            Ok(letters) => {
                 failures = 0;
                 for letter in letters {
                     let (handler, inbox, slot) = (handler.clone(), inbox.clone(), free.split(1));
@@ -72,19 +79,14 @@ pub async fn poll(handler: Handler, inbox: impl Inbox, polling: Polling, mut sto
     wind_up(visits, polling.grace).await;
 }
 
-/// Waits for a free slot, and then for messages: as many as there are slots.
-async fn receive<I: Inbox>(
-    inbox: &I,
-    slots: &Arc<Semaphore>,
-) -> Result<(Vec<Letter>, OwnedSemaphorePermit), StoreError> {
-    let closed = |_| StoreError::unreadable("ReceiveMessage", "there are no slots any more");
-    let mut free = slots.clone().acquire_owned().await.map_err(closed)?;
+/// Waits for a free slot, and takes as many as there are.
+async fn free_slots(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    let mut free = slots.clone().acquire_owned().await.ok()?;
     let more = u32::try_from(slots.available_permits().min(RECEIVE_MAX - 1)).unwrap_or(0);
     if let Ok(more) = slots.clone().try_acquire_many_owned(more) {
         free.merge(more);
     }
-    let letters = inbox.receive(free.num_permits()).await?;
-    Ok((letters, free))
+    Some(free)
 }
 
 async fn visit<I: Inbox>(handler: &Handler, inbox: &I, letter: Letter) {
