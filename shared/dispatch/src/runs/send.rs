@@ -9,7 +9,7 @@ use ledgerline_event::{
     leaves::event_leaves,
 };
 use ledgerline_ledger::{
-    Emitter, StoreError, check_storable,
+    Emitter, Fault, StoreError, check_storable,
     control::{
         Item, item,
         keys::{self, ControlKey},
@@ -143,15 +143,17 @@ impl Dispatch {
         let key = keys::send_claim(&sent.tenant_id, &event_id);
         let effects = self.sent_effects(emitter, sent.clone()).await?;
         let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
-        let Err(error) = self.carry_out(&[intent]).await else { return Ok(event_id) };
-        // Once it is written down, whoever begins to wait sees it, and the sweep wakes those who wait already. Whoever
-        // heard of an error would send it twice.
-        match self.is_written(&sent).await {
-            Ok(true) => {
+        match self.carry_out(&[intent]).await {
+            Ok(_) => Ok(event_id),
+            // So many want one of those who wait that it was not woken. The event is written down, and the sweep goes on
+            // with it: whoever heard of an error would send it twice.
+            Err(DispatchError::Store(error))
+                if error.fault == Fault::Conflict && self.is_written(&sent).await? =>
+            {
                 tracing::warn!(%event_id, %error, "an event did not come to all who wait for it; the sweep goes on with it");
                 Ok(event_id)
             }
-            Ok(false) | Err(_) => Err(error),
+            Err(error) => Err(error),
         }
     }
 
