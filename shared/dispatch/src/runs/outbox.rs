@@ -56,6 +56,10 @@ impl Dispatch {
         let also = if settles { ", lookedBack = :emitted REMOVE dueShard, dueAt" } else { "" };
         loop {
             let Some(run) = self.control.get::<RunRecord>(&key).await? else { return Ok(()) };
+            if settles && !run.external {
+                // Another runner began it, and looks after it.
+                return Ok(());
+            }
             let known = if settles { run.emitted.min(run.looked_back) } else { run.emitted };
             let mut entries = self.log_entries(tenant, run_id, known).await?;
             if settles && self.look_back_in(tenant, &run, &entries).await? {
