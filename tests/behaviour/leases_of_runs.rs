@@ -92,3 +92,15 @@ async fn a_runner_without_time_lets_the_run_go_before_it_sends_it_on() {
         .unwrap();
     assert!(record["dueAt"].is_u64() && record["leaseOwner"].is_null(), "{record}");
 }
+
+/// A runner may take a run that another has begun for one of elsewhere.
+#[tokio::test]
+async fn a_run_that_is_executed_here_is_not_settled() {
+    let ledger = Ledger::on_one_clock(None).await;
+    let run_id = ledger.start_run("sleeps", Value::Null).await;
+    take(&ledger, &run_id).await;
+    ledger.dispatch.settle_run(&name(TENANT), &run_id).await.unwrap();
+    let key = ledgerline_ledger::control::keys::run(TENANT, &run_id);
+    let record: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
+    assert!(record["dueAt"].is_u64(), "nobody looks after its holder: {record}");
+}
