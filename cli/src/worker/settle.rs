@@ -169,7 +169,10 @@ impl Worker {
 /// Whether the same may succeed later.
 fn may_pass(error: &DispatchError) -> bool {
     match error {
-        DispatchError::Store(_) | DispatchError::Emit(_) | DispatchError::Alert(_) => true,
+        DispatchError::Store(_)
+        | DispatchError::NotCalled(_)
+        | DispatchError::Emit(_)
+        | DispatchError::Alert(_) => true,
         DispatchError::Invalid(_)
         | DispatchError::Unknown { .. }
         | DispatchError::Illegal(_)

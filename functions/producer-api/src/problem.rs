@@ -96,7 +96,10 @@ impl From<DispatchError> for Problem {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             }
             // What is claimed is finished by a later sweep, so nobody here can say that nothing happened.
-            DispatchError::Store(_) | DispatchError::Emit(_) | DispatchError::Alert(_) => {
+            DispatchError::Store(_)
+            | DispatchError::NotCalled(_)
+            | DispatchError::Emit(_)
+            | DispatchError::Alert(_) => {
                 tracing::error!(%error, "a service did not do its part");
                 let detail = "the ledger did not answer; what was asked for may have happened or may happen \
                               yet: look before asking again";

@@ -42,6 +42,8 @@ pub struct Parts {
     pub(crate) memory: Mutex<HashMap<(Name, Name), Memory>>,
     pub(crate) runnable: Mutex<BTreeSet<String>>,
     pub(crate) run_ends: Ends,
+    /// The floors of tenants as far as this process has raised them.
+    pub(crate) sent_floors: Mutex<HashMap<Name, Millis>>,
 }
 
 /// How to make a [`Dispatch`].
@@ -63,6 +65,9 @@ pub enum DispatchError {
     /// A service did not do its part; the same call may succeed later.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A sent event is accepted, and some of the runs that wait for it are not called yet. The sweep calls them.
+    #[error("the event is accepted, but some runs are not called yet: {0}")]
+    NotCalled(#[source] StoreError),
     /// The bus did not take an event.
     #[error(transparent)]
     Emit(#[from] EmitError),
@@ -119,6 +124,7 @@ impl Dispatch {
                 memory: Mutex::default(),
                 runnable: Mutex::default(),
                 run_ends: Ends::default(),
+                sent_floors: Mutex::default(),
             }),
         })
     }

@@ -51,10 +51,10 @@ pub use registry::{NewSubscription, SubscriptionChange};
 pub use retry::Retried;
 pub use rewind::Rewind;
 pub use runs::{
-    Appended, EventSubmission, ForeignEvent, HookAnswer, LetGo, LogEntry, LogPlace, RUN_LEASE_MS, Released,
-    RunDetails, RunLease, RunLog, RunMessage, RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept,
-    SentEvent, SentEventPage, SentEventView, ShownRun, StartedRun, check_chosen_token, check_loggable,
-    conflict,
+    Appended, EventSubmission, EventTaken, ForeignEvent, HookAnswer, LetGo, LogEntry, LogPlace,
+    LookPositions, PastEvent, RUN_LEASE_MS, Released, Renewed, RunDetails, RunLease, RunLog, RunMessage,
+    RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept, SentEvent, SentEventPage, SentEventView,
+    ShownRun, StartedRun, check_chosen_token, check_loggable, conflict,
 };
 pub use sample::SampleEvent;
 pub use sweep::Swept;

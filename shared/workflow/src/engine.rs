@@ -11,6 +11,7 @@ pub(crate) mod hook;
 mod place;
 mod seed;
 pub(crate) mod step;
+pub(crate) mod unread;
 pub(crate) mod wait;
 mod wakers;
 
@@ -31,6 +32,7 @@ use self::{
     consumer::Consumer,
     seed::Seed,
     step::Turn,
+    unread::UnreadEvents,
     wakers::Wakers,
 };
 use crate::{Error, Retry};
@@ -54,6 +56,14 @@ struct State {
     drawn_elsewhere: u64,
     commands: Vec<Command>,
     consumer: Consumer,
+    /// How many events were delivered.
+    delivered: u64,
+    /// What waits have taken and the code has not read.
+    unread: UnreadEvents,
+    /// The hooks that left payloads which the code has not read.
+    with_unread: BTreeSet<usize>,
+    /// The latest time that the code has read.
+    time_read: Option<Millis>,
     wanting: BTreeSet<usize>,
     wanting_at: BTreeSet<(Millis, usize)>,
     starting_at: BTreeSet<(Millis, usize)>,
@@ -87,6 +97,10 @@ impl Engine {
             drawn_elsewhere: 0,
             commands: Vec::new(),
             consumer: Consumer::default(),
+            delivered: 0,
+            unread: UnreadEvents::default(),
+            with_unread: BTreeSet::new(),
+            time_read: None,
             wanting: BTreeSet::new(),
             wanting_at: BTreeSet::new(),
             starting_at: BTreeSet::new(),
@@ -197,10 +211,16 @@ impl Engine {
 
     /// Nobody waits for it any more.
     pub(crate) fn abandon(&self, slot: usize) {
-        self.change(slot, |command, wakers, _| {
+        let mut wakers = Wakers::default();
+        {
+            let state = &mut *self.lock();
+            let command = &mut state.commands[slot];
             command.abandoned = true;
             wakers.discard(command.waker.take());
-        });
+            state.keep_unread(slot);
+            state.settle(slot);
+        }
+        wakers.release();
     }
 }
 
@@ -213,6 +233,16 @@ impl Command {
 }
 
 impl State {
+    /// Keeps the event of a wait that the code has dropped, for the next wait that it fits.
+    fn keep_unread(&mut self, slot: usize) {
+        let Command { id, entity, abandoned: true, .. } = &mut self.commands[slot] else { return };
+        if let Entity::Wait(wait) = entity
+            && let Some((place, event)) = wait.take_unread(id)
+        {
+            self.unread.keep(place, event);
+        }
+    }
+
     /// Brings the sets up to what the command in `slot` now is.
     fn settle(&mut self, slot: usize) {
         fn mark<K: Ord>(set: &mut BTreeSet<K>, old: Option<K>, new: Option<K>) {
@@ -231,6 +261,7 @@ impl State {
         let at = |time: Option<Millis>| time.map(|time| (time, slot));
         mark(&mut self.wanting, place(old.wanting), place(new.wanting));
         mark(&mut self.open, place(old.open), place(new.open));
+        mark(&mut self.with_unread, place(old.has_unread), place(new.has_unread));
         mark(&mut self.wanting_at, at(old.wanting_at), at(new.wanting_at));
         mark(&mut self.starting_at, at(old.starting_at), at(new.starting_at));
         self.running = self.running + usize::from(new.running) - usize::from(old.running);

@@ -59,6 +59,8 @@ pub struct Execution {
     started: bool,
     mismatch: Option<Mismatch>,
     ended: Option<Ended>,
+    /// The time that the code may know of, if the driver wants to be asked first.
+    announced: Option<Millis>,
 }
 
 enum Stage {
@@ -92,7 +94,26 @@ impl Execution {
             started: false,
             mismatch: None,
             ended: None,
+            announced: None,
         }
+    }
+
+    /// From now on no step begins after the code has read a time until the driver has [announced][Self::announce] that
+    /// time: what the world sends in answer to a step lies after it then.
+    pub fn announcing_times(mut self) -> Self {
+        self.announced = Some(Millis::MIN);
+        self
+    }
+
+    /// The time that the code has read and that is to be announced.
+    pub fn unannounced(&self) -> Option<Millis> {
+        let announced = self.announced?;
+        self.engine.time_read().filter(|time| *time > announced && self.is_running())
+    }
+
+    /// The time is announced.
+    pub fn announce(&mut self, time: Millis) {
+        self.announced = self.announced.max(Some(time));
     }
 
     /// Takes what comes next in the log: at first all of it from `run_created` on, later whatever was
@@ -113,7 +134,7 @@ impl Execution {
                 self.deliver(event);
                 continue;
             }
-            if !self.is_running() {
+            if !self.is_running() || self.unannounced().is_some() {
                 break;
             }
             if self.engine.go_live() {
@@ -125,7 +146,8 @@ impl Execution {
             }
         }
         self.engine.bell.driver_leaves(cx.waker(), self.is_running());
-        if self.ended.is_some() || self.is_wanting(now) { Poll::Ready(()) } else { Poll::Pending }
+        let ready = self.ended.is_some() || self.is_wanting(now) || self.unannounced().is_some();
+        if ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// What is to be appended at `now`, in this order. It is wanted until it was fed. While fed events

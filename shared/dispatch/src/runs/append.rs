@@ -1,14 +1,14 @@
 //! Appending to a log: entry n + 1 if it is absent, with everything that its events bring about.
 
 use aws_sdk_dynamodb::{error::SdkError, types::TransactWriteItem};
-use ledgerline_event::{LogDraft, LogEvent, Name};
+use ledgerline_event::{LogDraft, LogEvent, Name, RunEventType, WaitFor, WaitOutcome};
 use ledgerline_ledger::{StoreError, control::keys};
 
 use super::{
     LogEntry, RunLease, RunLog,
     hook::token_key,
     log::{ENTRY_BYTES, stored_size},
-    side_writes::{SideWrite, StateChange, state_change},
+    side_writes::{RunWrite, SideWrite, StateChange, state_change},
 };
 use crate::{
     Dispatch, DispatchError,
@@ -27,8 +27,20 @@ pub enum Appended {
     Behind,
     /// The token of this hook is taken by another.
     TokenTaken(Name),
-    /// The run is somebody else's now.
+    /// Another runner has the run.
     Lost,
+    /// What the caller demanded does not hold: an event is consumed already, or a sender has called the run.
+    GuardRefused,
+}
+
+/// Whether one of the events ends a wait for a sent event without one, because its time is over.
+fn ends_without_event(log: &RunLog, events: &[LogEvent]) -> bool {
+    events.iter().any(|event| {
+        event.event_type == RunEventType::WaitCompleted
+            && log.history.waits().get(&event.correlation_id).is_some_and(|wait| {
+                wait.outcome == Some(WaitOutcome::Timeout) && matches!(wait.what, WaitFor::Event { .. })
+            })
+    })
 }
 
 /// What became of putting one entry.
@@ -52,6 +64,17 @@ impl Dispatch {
         log: &mut RunLog,
         drafts: &[LogDraft],
         lease: Option<&RunLease>,
+    ) -> Result<Appended, DispatchError> {
+        self.append_with(log, drafts, lease, Vec::new()).await
+    }
+
+    /// The same, if `guards` hold, which are written with it.
+    pub(super) async fn append_with(
+        &self,
+        log: &mut RunLog,
+        drafts: &[LogDraft],
+        lease: Option<&RunLease>,
+        guards: Vec<TransactWriteItem>,
     ) -> Result<Appended, DispatchError> {
         let (mut events, mut writes, mut change) = (Vec::new(), Vec::<SideWrite>::new(), None::<StateChange>);
         let mut bytes = 0;
@@ -85,12 +108,19 @@ impl Dispatch {
         log.astray = true;
         let sequence = log.sequence + 1;
         let hooks: Vec<Option<Name>> = writes.iter().map(|write| write.token_of.clone()).collect();
-        let run = match lease.is_some() && writes.is_empty() && change.is_none() {
+        // A sender that has called the run meanwhile is told that its event is there: then it is not too late for it.
+        let expected_wakes =
+            lease.filter(|_| ends_without_event(log, &events)).map(|lease| lease.record.wakes);
+        let run = match lease.is_some() && writes.is_empty() && change.is_none() && guards.is_empty() {
             true => None,
-            false => Some(self.run_write(&log.tenant, &log.run_id, change.as_ref(), log.external, lease)?),
+            false => {
+                let run = RunWrite { change: change.as_ref(), external: log.external, lease, expected_wakes };
+                Some(self.run_write(&log.tenant, &log.run_id, run)?)
+            }
         };
+        let demands = !guards.is_empty() || expected_wakes.is_some();
         let ends = change.is_some_and(|change| change.ends());
-        let writes = writes.into_iter().map(|side| side.write).chain(run).collect();
+        let writes = writes.into_iter().map(|side| side.write).chain(run).chain(guards).collect();
         let nonce = self.new_event_id();
         match self.put_entry(&log.tenant, &log.run_id, sequence, &nonce, &events, writes).await? {
             PutEntry::Done => {
@@ -102,8 +132,12 @@ impl Dispatch {
                 Ok(Appended::Done(LogEntry { sequence, events }))
             }
             PutEntry::Taken => Ok(Appended::Behind),
+            PutEntry::Refused(positions) if positions.iter().any(|position| *position > hooks.len()) => {
+                Ok(Appended::GuardRefused)
+            }
             PutEntry::Refused(positions) if lease.is_some() && positions.contains(&hooks.len()) => {
-                Ok(Appended::Lost)
+                // The lease is lost, or the run was called: the record tells which.
+                Ok(if demands { Appended::GuardRefused } else { Appended::Lost })
             }
             PutEntry::Refused(positions) => {
                 let mut hooks =

@@ -80,7 +80,7 @@ impl Dispatch {
                     event_data,
                 },
                 guards: vec![aws_sdk_dynamodb::types::TransactWriteItem::builder().delete(delete).build()],
-                lease: None,
+                expected_wakes: None,
             })
             .await?;
         match woken {

@@ -30,7 +30,7 @@ impl Dispatch {
                 Appended::Done(_) if log.history.state().is_some_and(RunState::is_terminal) => break,
                 // More was open than one entry holds.
                 Appended::Done(_) => {}
-                Appended::Behind | Appended::TokenTaken(_) | Appended::Lost => {
+                Appended::Behind | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
                     attempt = busy(attempt).await?;
                     self.catch_up(&mut log).await?;
                 }

@@ -1,5 +1,7 @@
 //! The beginning of a run: its record and the first entry of its log, together.
 
+use std::collections::BTreeSet;
+
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Invalid, Kind, LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use ledgerline_ledger::{Emitter, control::keys};
@@ -127,6 +129,9 @@ impl NewRun {
             takes: 0,
             emitted: 0,
             looked_back: 0,
+            looked: Some(0),
+            called: BTreeSet::new(),
+            looks: None,
             alarm_at: None,
             due_shard: Some(keys::run_due_shard_of(&key)),
             due_at: Some(due_at),

@@ -74,7 +74,7 @@ impl Dispatch {
                     }
                     self.catch_up(&mut log).await?;
                 }
-                Appended::Behind | Appended::Lost => {
+                Appended::Behind | Appended::Lost | Appended::GuardRefused => {
                     attempt = busy(attempt).await?;
                     self.catch_up(&mut log).await?;
                 }

@@ -152,7 +152,7 @@ impl Dispatch {
                 run_id: &row.run_id,
                 draft,
                 guards: vec![TransactWriteItem::builder().condition_check(active).build()],
-                lease: None,
+                expected_wakes: None,
             })
             .await?;
         Ok(match woken {

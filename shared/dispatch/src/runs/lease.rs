@@ -4,7 +4,7 @@
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::control::keys;
 
-use super::RunRecord;
+use super::{LookPositions, RunRecord};
 use crate::{
     Dispatch, DispatchError,
     conditional::{Answer, conditionally, number, text},
@@ -32,8 +32,21 @@ pub enum RunTaken {
 pub struct RunLease {
     pub tenant: Name,
     pub record: RunRecord,
+    /// How far the waits of the run have looked for events.
+    pub positions: LookPositions,
     owner: Name,
     lease_ms: u64,
+}
+
+/// What became of renewing a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// Nothing has happened.
+    Kept,
+    /// The run was woken: there is more in its log, or a sender has called one of its waits.
+    Woken,
+    /// Another runner has the run.
+    Lost,
 }
 
 impl RunLease {
@@ -108,11 +121,13 @@ impl Dispatch {
             Answer::Refused(Some(_)) => return Ok(RunTaken::Ended),
             Answer::Refused(None) => return Ok(RunTaken::Unknown),
         };
-        Ok(RunTaken::Mine(Box::new(RunLease { tenant: tenant.clone(), record, owner, lease_ms })))
+        let positions = record.positions();
+        let lease = RunLease { tenant: tenant.clone(), record, positions, owner, lease_ms };
+        Ok(RunTaken::Mine(Box::new(lease)))
     }
 
-    /// Keeps a run. Answers how often it was woken; `None` if it is somebody else's now.
-    pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Option<u64>, DispatchError> {
+    /// Keeps a run, and notes how often it was woken and which of its waits were called.
+    pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Renewed, DispatchError> {
         let until = self.now().plus(lease.lease_ms);
         let key = keys::run(&lease.tenant, &lease.record.run_id);
         let update = self
@@ -126,10 +141,11 @@ impl Dispatch {
             .expression_attribute_values(":until", number(until.get()));
         Ok(match conditionally::<RunRecord>(update).await? {
             Answer::Done(record) => {
-                lease.record.lease_until = record.lease_until;
-                Some(record.wakes)
+                let woken = record.wakes != lease.record.wakes;
+                lease.record = record;
+                if woken { Renewed::Woken } else { Renewed::Kept }
             }
-            Answer::Refused(_) => None,
+            Answer::Refused(_) => Renewed::Lost,
         })
     }
 
@@ -164,10 +180,14 @@ impl Dispatch {
                 set.push_str(", lastError = :error");
                 update = update.expression_attribute_values(":error", text(error));
             }
-            // Whoever lets it go in order has done everything up to there.
+            // A runner that releases it in order has done everything up to there, for every wait that was called.
             LetGo::UntilWoken { .. } | LetGo::Until(_) => {
-                set.push_str(", lookedBack = :emitted");
-                remove.push_str(", lastError");
+                set.push_str(", lookedBack = :emitted, looked = :emitted");
+                remove.push_str(", lastError, called");
+                if lease.positions != lease.record.positions() {
+                    set.push_str(", looks = :looks");
+                    update = update.expression_attribute_values(":looks", text(&lease.positions.to_json()));
+                }
             }
         }
         match how {

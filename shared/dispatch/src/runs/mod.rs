@@ -6,6 +6,7 @@
 
 mod append;
 mod await_end;
+mod call;
 mod cancel;
 mod create;
 mod ends;
@@ -13,24 +14,27 @@ mod foreign;
 mod hook;
 mod lease;
 mod log;
-mod look_back;
 mod orphans;
 mod outbox;
+mod past_events;
 mod query;
 mod record;
 mod runnable;
 mod send;
+mod sent_order;
 mod side_writes;
 mod sweep;
 mod wake;
 
 pub use append::Appended;
+pub use call::EventTaken;
 pub use create::{RunSubmission, StartedRun};
 pub use foreign::{ForeignEvent, conflict};
 pub use hook::{HookAnswer, check_chosen_token};
-pub use lease::{LetGo, RUN_LEASE_MS, Released, RunLease, RunTaken};
+pub use lease::{LetGo, RUN_LEASE_MS, Released, Renewed, RunLease, RunTaken};
 pub use log::{LogEntry, RunLog};
 pub use outbox::check_loggable;
+pub use past_events::{LookPositions, PastEvent};
 pub use query::{LogPlace, RunDetails, RunPage, SentEventPage, SentEventView, ShownRun};
 pub use record::RunRecord;
 pub use send::{EventSubmission, SentEvent};

@@ -1,15 +1,17 @@
 //! From the log to the ledger. The events of an entry have their ids and times, so sending them again changes nothing;
 //! the run's record says how far they were sent.
 
+use std::collections::BTreeSet;
+
 use futures::future::try_join_all;
 use ledgerline_event::{Event, Invalid, LogDraft, LogEvent, Name, Properties, overflow};
 use ledgerline_ledger::{EmitError, Emitter, SealedEvent, check_storable, control::keys};
 use serde_json::{Map, Value};
 
-use super::{LogEntry, RunRecord};
+use super::{LogEntry, LookPositions, RunRecord};
 use crate::{
     Dispatch, DispatchError,
-    conditional::{Answer, conditionally, number},
+    conditional::{Answer, conditionally, number, text},
 };
 
 impl Dispatch {
@@ -53,30 +55,39 @@ impl Dispatch {
 
     async fn tell_rest(&self, tenant: &Name, run_id: &Name, settles: bool) -> Result<(), DispatchError> {
         let key = keys::run(tenant, run_id);
-        let also = if settles { ", lookedBack = :emitted REMOVE dueShard, dueAt" } else { "" };
+        let also = match settles {
+            true => {
+                ", lookedBack = :emitted, looked = :emitted, looks = :looks REMOVE dueShard, dueAt, called"
+            }
+            false => "",
+        };
         loop {
             let Some(run) = self.control.get::<RunRecord>(&key).await? else { return Ok(()) };
             if settles && !run.external {
                 // Another runner began it, and looks after it.
                 return Ok(());
             }
-            let known = if settles { run.emitted.min(run.looked_back) } else { run.emitted };
+            let known = if settles { run.emitted.min(run.looked()) } else { run.emitted };
             let mut entries = self.log_entries(tenant, run_id, known).await?;
-            if settles && self.look_back_in(tenant, &run, &entries).await? {
-                // There is news.
+            let mut positions = run.positions();
+            if settles && self.take_past_events(tenant, &run, &entries, &mut positions).await? {
+                // There is more in the log.
                 continue;
             }
             entries.retain(|entry| entry.sequence > run.emitted);
             let last = entries.last().map_or(run.emitted, |entry| entry.sequence);
             let events: Vec<LogEvent> = entries.into_iter().flat_map(|entry| entry.events).collect();
             self.emit_log(tenant, &run, &events).await?;
-            let update = self
+            let mut update = self
                 .control
                 .update(&key)
                 .update_expression(format!("SET emitted = :emitted {also}"))
                 .condition_expression("wakes = :wakes AND emitted <= :emitted")
                 .expression_attribute_values(":emitted", number(last))
                 .expression_attribute_values(":wakes", number(run.wakes));
+            if settles {
+                update = update.expression_attribute_values(":looks", text(&positions.to_json()));
+            }
             match conditionally::<RunRecord>(update).await? {
                 Answer::Done(_) => return Ok(()),
                 // Its runner has told more by now.
@@ -86,21 +97,26 @@ impl Dispatch {
         }
     }
 
-    /// Lets the waits of these entries look back. Answers whether there is news in the log.
-    async fn look_back_in(
+    /// Gives the waits of these entries, and those that were called, the events that were sent for them. Answers
+    /// whether one of them took one.
+    async fn take_past_events(
         &self,
         tenant: &Name,
         run: &RunRecord,
         entries: &[LogEntry],
+        positions: &mut LookPositions,
     ) -> Result<bool, DispatchError> {
         let waits = entries.iter().flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
-        let waits: Vec<&Name> = waits.map(|event| &event.correlation_id).collect();
+        let waits: BTreeSet<&Name> = waits.map(|event| &event.correlation_id).chain(&run.called).collect();
         if waits.is_empty() {
             return Ok(false);
         }
         let (log, _) = self.read_log(run, tenant).await?;
         for wait_id in waits {
-            if Box::pin(self.look_back(&log, wait_id, None)).await? {
+            let past = self.find_past_event(tenant, &log.history, wait_id, positions).await?;
+            if let Some(past) = past
+                && Box::pin(self.take_event_externally(&log, &past)).await?
+            {
                 return Ok(true);
             }
         }

@@ -1,6 +1,6 @@
 //! Runs as people see them.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::BTreeSet, fmt, str::FromStr};
 
 use ledgerline_event::{Invalid, LogEvent, Name, RunState, RunView};
 use ledgerline_ledger::{
@@ -203,10 +203,15 @@ impl Dispatch {
         let more = answer.last_evaluated_key.is_some();
         let mut items = Vec::new();
         let mut last = None;
+        let mut listed = BTreeSet::new();
         for row in answer.items.unwrap_or_default() {
             let row: SentRow = read(row)?;
-            last = Some(format!("{}#{}", row.timestamp, row.event_id));
-            let Some(event) = self.sent_event(tenant, event_name, &row).await? else { continue };
+            last = Some(keys::sent_place(row.timestamp, &row.event_id));
+            // An event whose sender died has more than one place, perhaps.
+            if !listed.insert(row.event_id.clone()) {
+                continue;
+            }
+            let Some(event) = self.sent_event(tenant, event_name, row).await? else { continue };
             let consumed_count = self.consumed_count(tenant, &event.event_id).await?;
             items.push(SentEventView { event, consumed_count });
         }

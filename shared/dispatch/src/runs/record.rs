@@ -1,7 +1,11 @@
 //! The record of a run: who works on it, how far its outbox is, where it is listed. What happened is in its log.
 
+use std::collections::BTreeSet;
+
 use ledgerline_event::{Context, Millis, Name, RunState};
 use serde::{Deserialize, Serialize};
+
+use super::LookPositions;
 
 /// A run as it is stored, without its log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,9 +51,19 @@ pub struct RunRecord {
     /// The last entry of the log whose events are in the ledger.
     #[serde(default)]
     pub(crate) emitted: u64,
-    /// The last entry of the log whose waits have all looked back.
+    /// The last entry of the log whose waits have all looked for events that were sent before. Senders set it to zero
+    /// when they call the run, for runners of the version before, which know no `called`.
     #[serde(default)]
     pub(crate) looked_back: u64,
+    /// The same, set by runners only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) looked: Option<u64>,
+    /// The waits that senders of events have called since the run was last released.
+    #[serde(default, skip_serializing)]
+    pub(crate) called: BTreeSet<Name>,
+    /// How far its waits have looked, as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) looks: Option<String>,
     /// The time for which a delayed message is on its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alarm_at: Option<Millis>,
@@ -80,9 +94,19 @@ impl RunRecord {
         self.emitted
     }
 
-    /// The last entry of its log whose waits have all looked back for events that were sent before.
-    pub fn looked_back(&self) -> u64 {
-        self.looked_back
+    /// The last entry of its log whose waits have all looked for events that were sent before.
+    pub fn looked(&self) -> u64 {
+        self.looked.unwrap_or(self.looked_back)
+    }
+
+    /// The waits that senders of events have called.
+    pub fn called(&self) -> &BTreeSet<Name> {
+        &self.called
+    }
+
+    /// How far its waits have looked.
+    pub(super) fn positions(&self) -> LookPositions {
+        LookPositions::parse(self.looks.as_deref())
     }
 
     /// The time for which a delayed message is on its way.

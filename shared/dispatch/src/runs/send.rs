@@ -1,17 +1,16 @@
-//! Sending events to runs. An event is first written under every leaf of its match, and only then looks for those who
-//! wait; a wait is first registered, and only then looks back. So one of the two sees the other.
+//! Sending events to runs. The sender first writes the event under every leaf of its match ([`super::sent_order`]), and only
+//! then looks for waits that it fits and calls their runs; a run first registers a wait, and only then looks for events. So
+//! one of the two sees the other. A sender completes no wait: the run takes the oldest event that fits.
 
-use aws_sdk_dynamodb::types::TransactWriteItem;
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{
-    Invalid, LogDraft, Millis, Name, RunEventType,
+    Invalid, Millis, Name,
     contain::{check_match, contains},
     leaves::event_leaves,
 };
 use ledgerline_ledger::{
     Emitter, Fault, StoreError, check_storable,
     control::{
-        Item, item,
         keys::{self, ControlKey},
         read,
     },
@@ -19,15 +18,10 @@ use ledgerline_ledger::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{
-    RunLease,
-    side_writes::Owner,
-    wake::{FromOutside, Woken},
-};
+use super::side_writes::Owner;
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
-    transaction::built,
 };
 
 /// A match is stored under each of its leaves: it should be short.
@@ -76,6 +70,7 @@ pub struct SentEvent {
 #[serde(rename_all = "camelCase")]
 pub(super) struct SentRow {
     pub(super) event_id: Name,
+    /// The time in its place, which may be later than that of the event.
     pub(super) timestamp: Millis,
     /// JSON.
     pub(super) match_criteria: String,
@@ -104,7 +99,7 @@ struct WaiterRow {
 }
 
 /// What a sent event is written under: its leaves, and once whole.
-fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
+pub(super) fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
     event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect()
 }
 
@@ -141,16 +136,14 @@ impl Dispatch {
         };
         let event_id = sent.event_id.clone();
         let key = keys::send_claim(&sent.tenant_id, &event_id);
-        let effects = self.sent_effects(emitter, sent.clone()).await?;
+        let effects = self.sent_effects(emitter, sent).await?;
         let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
         match self.carry_out(&[intent]).await {
             Ok(_) => Ok(event_id),
-            // So many want one of those who wait that it was not woken. The event is written down, and the sweep goes on
-            // with it: whoever heard of an error would send it twice.
-            Err(DispatchError::Store(error))
-                if error.fault == Fault::Conflict && self.is_written(&sent).await? =>
-            {
-                tracing::warn!(%event_id, %error, "an event did not come to all who wait for it; the sweep goes on with it");
+            // Too many senders want one of the runs. The event is accepted and the sweep calls the rest: after an error
+            // the sender would send it twice.
+            Err(DispatchError::NotCalled(error)) if error.fault == Fault::Conflict => {
+                tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep goes on with it");
                 Ok(event_id)
             }
             Err(error) => Err(error),
@@ -190,33 +183,28 @@ impl Dispatch {
         Ok(Effects { events, sends: vec![sent], ..Effects::default() })
     }
 
-    /// Whether a sent event is written down under all of its leaves.
-    async fn is_written(&self, sent: &SentEvent) -> Result<bool, DispatchError> {
-        let key =
-            |leaf| keys::sent_event(&sent.tenant_id, &sent.event_name, leaf, sent.timestamp, &sent.event_id);
-        let keys: Vec<ControlKey> = leaves_of(sent).into_iter().map(key).collect();
-        Ok(self.control.get_all(&keys).await?.len() == keys.len())
-    }
-
-    /// Writes a sent event down and wakes whoever waits for it. The same again changes nothing.
+    /// Writes a sent event down and calls the runs that wait for it. The same again changes nothing.
     pub(crate) async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
-        let leaves = leaves_of(sent);
-        let mut rows: Vec<Item> = Vec::with_capacity(leaves.len());
-        for leaf in &leaves {
-            let key =
-                keys::sent_event(&sent.tenant_id, &sent.event_name, *leaf, sent.timestamp, &sent.event_id);
-            rows.push(item(&key, &self.sent_row(sent, leaf.is_none()).await?)?);
-        }
-        self.control.put_all(rows).await?;
-        let lookups: Vec<_> = leaves.into_iter().map(|leaf| self.wake_waiters(sent, leaf).boxed()).collect();
-        let looked: Vec<_> = stream::iter(lookups).buffer_unordered(SIDE_BY_SIDE).collect().await;
-        looked.into_iter().collect()
+        self.place_sent(sent).await?;
+        let lookups: Vec<_> =
+            leaves_of(sent).into_iter().map(|leaf| self.call_waiters(sent, leaf).boxed()).collect();
+        let looked: Vec<Result<(), DispatchError>> =
+            stream::iter(lookups).buffer_unordered(SIDE_BY_SIDE).collect().await;
+        looked.into_iter().collect::<Result<(), _>>().map_err(|error| match error {
+            DispatchError::Store(error) => DispatchError::NotCalled(error),
+            other => other,
+        })
     }
 
-    async fn sent_row(&self, sent: &SentEvent, whole: bool) -> Result<SentRow, DispatchError> {
+    pub(super) async fn sent_row(
+        &self,
+        sent: &SentEvent,
+        place: Millis,
+        whole: bool,
+    ) -> Result<SentRow, DispatchError> {
         let mut row = SentRow {
             event_id: sent.event_id.clone(),
-            timestamp: sent.timestamp,
+            timestamp: place,
             match_criteria: sent.match_criteria.to_string(),
             event: None,
             event_key: None,
@@ -240,10 +228,13 @@ impl Dispatch {
         &self,
         tenant: &Name,
         event_name: &str,
-        row: &SentRow,
+        mut row: SentRow,
     ) -> Result<Option<SentEvent>, DispatchError> {
-        let key = keys::sent_event(tenant, event_name, None, row.timestamp, &row.event_id);
-        let Some(row) = self.control.get::<SentRow>(&key).await? else { return Ok(None) };
+        if row.event.is_none() && row.event_key.is_none() {
+            let key = keys::sent_event(tenant, event_name, None, row.timestamp, &row.event_id);
+            let Some(whole) = self.control.get::<SentRow>(&key).await? else { return Ok(None) };
+            row = whole;
+        }
         let json = match (row.event, row.event_key) {
             (Some(json), _) => Some(json.into_bytes()),
             (None, Some(key)) => self.payloads.get(&key).await?,
@@ -254,88 +245,25 @@ impl Dispatch {
         Ok(Some(event.map_err(|error| StoreError::unreadable("reading a sent event", error.to_string()))?))
     }
 
-    async fn wake_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), DispatchError> {
+    async fn call_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), DispatchError> {
         let partition = keys::waiters(&sent.tenant_id, &sent.event_name, leaf);
         let mut pages = self.control.partition(&partition).into_paginator().send();
         let mut trouble = None;
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| StoreError::new("Query", error))?;
             for row in page.items.unwrap_or_default() {
-                let row: WaiterRow = read(row)?;
-                let owner = row.owner;
-                let in_time = owner.since.is_none_or(|since| since <= sent.timestamp);
-                if !in_time
-                    || !owner.match_criteria.as_deref().is_some_and(|criteria| sent.contains(criteria))
-                {
+                let WaiterRow { pk, sk, owner } = read(row)?;
+                if !owner.match_criteria.as_deref().is_some_and(|criteria| sent.contains(criteria)) {
                     continue;
                 }
-                let key = ControlKey { pk: row.pk, sk: row.sk };
-                // One that cannot be woken must not keep the others waiting.
-                if let Err(error) = self.wake_one(sent, &key, &owner).await {
-                    tracing::error!(run_id = %owner.run_id, event_id = %sent.event_id, %error, "a run was not woken; the sweep tries again");
+                // A run that cannot be called must not keep the others waiting.
+                if let Err(error) = self.call_run(&sent.tenant_id, &owner, &ControlKey { pk, sk }).await {
+                    tracing::error!(run_id = %owner.run_id, event_id = %sent.event_id, %error, "a run was not called; the sweep tries again");
                     trouble = Some(error);
                 }
             }
         }
         trouble.map_or(Ok(()), Err)
-    }
-
-    async fn wake_one(&self, sent: &SentEvent, key: &ControlKey, owner: &Owner) -> Result<(), DispatchError> {
-        if self.wake_by_event(sent, key, owner, None).await? {
-            self.go_on(&sent.tenant_id, &owner.run_id, owner.external).await?;
-        }
-        Ok(())
-    }
-
-    /// Completes a wait by an event: the wait goes, and the event is consumed by the run, once. Answers whether it did.
-    pub(super) async fn wake_by_event(
-        &self,
-        sent: &SentEvent,
-        waiter: &ControlKey,
-        owner: &Owner,
-        lease: Option<&RunLease>,
-    ) -> Result<bool, DispatchError> {
-        let consumed = keys::consumed(&sent.tenant_id, &sent.event_id, &owner.run_id);
-        let consumed = self
-            .control
-            .put_for_transaction(&consumed, &json!({ "waitId": owner.entity_id }))?
-            .condition_expression("attribute_not_exists(PK)")
-            .build()
-            .map_err(built)?;
-        let data = json!({
-            "outcome": "event",
-            "eventId": sent.event_id,
-            "eventName": sent.event_name,
-            "data": sent.data,
-            "matchCriteria": sent.match_criteria,
-        });
-        let Value::Object(event_data) = data else { return Ok(false) };
-        let woken = self
-            .wake_run(FromOutside {
-                tenant: &sent.tenant_id,
-                run_id: &owner.run_id,
-                draft: LogDraft {
-                    event_type: RunEventType::WaitCompleted,
-                    correlation_id: owner.entity_id.clone(),
-                    event_data,
-                },
-                guards: vec![
-                    self.delete_owner(waiter, true)?,
-                    TransactWriteItem::builder().put(consumed).build(),
-                ],
-                lease,
-            })
-            .await?;
-        match woken {
-            Woken::Done(_) => Ok(true),
-            Woken::Refused => Ok(false),
-            Woken::Ended => {
-                // Nobody waits any more.
-                let delete = self.control.delete(waiter).send().await;
-                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
-                Ok(false)
-            }
-        }
     }
 
     /// How many runs have consumed an event.

@@ -35,21 +35,6 @@ pub(super) struct Owner {
     pub(super) due_at: Option<Millis>,
 }
 
-impl Owner {
-    /// The owner of a wait for an event, to wake it.
-    pub(super) fn of_wait(run_id: &Name, wait_id: &Name, criteria: &Value) -> Self {
-        Self {
-            run_id: run_id.clone(),
-            entity_id: wait_id.clone(),
-            external: false,
-            match_criteria: Some(criteria.to_string()),
-            since: None,
-            due_shard: None,
-            due_at: None,
-        }
-    }
-}
-
 /// A write of one record, and the hook whose token it needs, if it is about one.
 pub(super) struct SideWrite {
     pub(super) key: ControlKey,
@@ -61,6 +46,17 @@ impl SideWrite {
     fn new(key: ControlKey, write: TransactWriteItem) -> Self {
         Self { key, write, token_of: None }
     }
+}
+
+/// What an entry of the log changes in the run's record, and on what conditions.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RunWrite<'a> {
+    pub(super) change: Option<&'a StateChange>,
+    pub(super) external: bool,
+    /// Of the runner that works on the run. Without one the write wakes the run.
+    pub(super) lease: Option<&'a RunLease>,
+    /// The run was woken so often, and not once more.
+    pub(super) expected_wakes: Option<u64>,
 }
 
 /// How the state of a run changes with an entry.
@@ -194,36 +190,47 @@ impl Dispatch {
         Ok(TransactWriteItem::builder().delete(delete.build().map_err(built)?).build())
     }
 
-    /// The change of a run's record that goes with an entry: its state, and that it was woken by somebody without a
-    /// lease. Whoever has one must still have it.
+    /// The change of a run's record that goes with an entry. Its conditions: the lease is still held, and the run was
+    /// not called since its record was read.
     pub(super) fn run_write(
         &self,
         tenant: &Name,
         run_id: &Name,
-        change: Option<&StateChange>,
-        external: bool,
-        lease: Option<&RunLease>,
+        write: RunWrite<'_>,
     ) -> Result<TransactWriteItem, DispatchError> {
-        const MINE: &str = "leaseOwner = :me";
+        let RunWrite { change, external, lease, expected_wakes } = write;
         let key = keys::run(tenant, run_id);
+        let mut conditions = vec![if lease.is_some() { "leaseOwner = :me" } else { "attribute_exists(PK)" }];
+        if expected_wakes.is_some() {
+            conditions.push("wakes = :wakes");
+        }
+        let condition = conditions.join(" AND ");
         let mut update = self.control.update_for_transaction(&key);
         let mut set = Vec::new();
         if let Some(lease) = lease {
             if change.is_none() {
-                let mine = self.control.check_for_transaction(&key).condition_expression(MINE);
-                let mine = mine.expression_attribute_values(":me", text(lease.owner()));
+                let mut mine = self
+                    .control
+                    .check_for_transaction(&key)
+                    .condition_expression(condition)
+                    .expression_attribute_values(":me", text(lease.owner()));
+                if let Some(wakes) = expected_wakes {
+                    mine = mine.expression_attribute_values(":wakes", number(wakes));
+                }
                 let mine = mine.build().map_err(built)?;
                 return Ok(TransactWriteItem::builder().condition_check(mine).build());
             }
-            update =
-                update.condition_expression(MINE).expression_attribute_values(":me", text(lease.owner()));
+            update = update.expression_attribute_values(":me", text(lease.owner()));
         } else {
             set.push("wakes = wakes + :one, dueShard = :dueShard, dueAt = :now".to_owned());
             update = update
-                .condition_expression("attribute_exists(PK)")
                 .expression_attribute_values(":one", number(1))
                 .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
                 .expression_attribute_values(":now", number(self.now().get()));
+        }
+        update = update.condition_expression(condition);
+        if let Some(wakes) = expected_wakes {
+            update = update.expression_attribute_values(":wakes", number(wakes));
         }
         if let Some(change) = change {
             set.push("#state = :state, listIn = :list".to_owned());

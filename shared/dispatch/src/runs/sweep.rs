@@ -116,6 +116,21 @@ impl Dispatch {
         }
         let is_sleep = key.sk == keys::run_timer(&tenant, &owner.run_id, &owner.entity_id).sk;
         let outcome = if is_sleep { "elapsed" } else { "timeout" };
+        let mut expected_wakes = None;
+        if keys::parse_waiters(&key.pk).is_some() {
+            // What was accepted before the timeout is recorded is not too late.
+            let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
+            let Some(run) = run else { return Ok(false) };
+            let (log, _) = self.read_log(&run, &tenant).await?;
+            let mut positions = run.positions();
+            let past = self.find_past_event(&tenant, &log.history, &owner.entity_id, &mut positions).await?;
+            if let Some(past) = past {
+                self.take_event_externally(&log, &past).await?;
+                self.go_on(&tenant, &owner.run_id, true).await?;
+                return Ok(true);
+            }
+            expected_wakes = Some(run.wakes);
+        }
         let woken = self
             .wake_run(FromOutside {
                 tenant: &tenant,
@@ -126,7 +141,7 @@ impl Dispatch {
                     event_data: Map::from_iter([("outcome".to_owned(), Value::from(outcome))]),
                 },
                 guards: vec![self.delete_owner(key, true)?],
-                lease: None,
+                expected_wakes,
             })
             .await?;
         if let Woken::Done(_) = woken {

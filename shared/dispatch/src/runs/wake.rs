@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Invalid, LogDraft, LogEvent, Name, RunEntity, RunEventType};
 use serde::{Deserialize, Serialize};
 
-use super::{RunLease, append::PutEntry};
+use super::{append::PutEntry, side_writes::RunWrite};
 use crate::{Dispatch, DispatchError, Queue, claim::Message, tasks::group, transaction::busy};
 
 /// What a runner is asked to look after.
@@ -31,8 +31,8 @@ pub(super) struct FromOutside<'a> {
     pub(super) draft: LogDraft,
     /// What must hold, and what changes, with it.
     pub(super) guards: Vec<TransactWriteItem>,
-    /// Of whoever works on the run; without one somebody else may.
-    pub(super) lease: Option<&'a RunLease>,
+    /// The run was woken so often, and not once more.
+    pub(super) expected_wakes: Option<u64>,
 }
 
 /// What became of it.
@@ -53,7 +53,7 @@ pub(super) fn ends_run(event: &LogEvent) -> bool {
 impl Dispatch {
     /// Appends the event after whatever is last in the log.
     pub(super) async fn wake_run(&self, outside: FromOutside<'_>) -> Result<Woken, DispatchError> {
-        let FromOutside { tenant, run_id, draft, guards, lease } = outside;
+        let FromOutside { tenant, run_id, draft, guards, expected_wakes } = outside;
         let nonce = self.new_event_id();
         let event_id = self.new_event_id();
         let mut attempt = 0;
@@ -64,7 +64,8 @@ impl Dispatch {
                 return Ok(Woken::Ended);
             }
             let event = draft.clone().at(event_id.clone(), self.now().max(newest.timestamp));
-            let run = self.run_write(tenant, run_id, None, false, lease)?;
+            let run = RunWrite { expected_wakes, ..RunWrite::default() };
+            let run = self.run_write(tenant, run_id, run)?;
             let writes = guards.iter().cloned().chain([run]).collect();
             let events = std::slice::from_ref(&event);
             match self.put_entry(tenant, run_id, last.sequence + 1, &nonce, events, writes).await? {

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -18,6 +18,8 @@ pub struct RunHistory {
     steps: InOrder<Step>,
     hooks: InOrder<Hook>,
     waits: InOrder<Wait>,
+    /// The sent events that waits have taken.
+    had: HashSet<Name>,
     last_at: Option<Millis>,
 }
 
@@ -116,7 +118,10 @@ impl RunHistory {
                 let before = self.waits.get(id).map(|wait| wait.state);
                 let state = after(run, before, change, event_type, id)?;
                 match self.waits.get_mut(id) {
-                    Some(wait) => wait.take(change, state, event),
+                    Some(wait) => {
+                        wait.take(change, state, event);
+                        self.had.extend(wait.event_id.clone());
+                    }
                     None => self.waits.push(id, Wait::created(event)),
                 }
             }
@@ -188,6 +193,11 @@ impl RunHistory {
     /// Its waits.
     pub fn waits(&self) -> &InOrder<Wait> {
         &self.waits
+    }
+
+    /// Whether a wait of the run has taken this sent event.
+    pub fn has_had(&self, event_id: &Name) -> bool {
+        self.had.contains(event_id)
     }
 
     /// The time of the last event, before which the next may not be.

@@ -294,7 +294,28 @@ pub fn sent_event(
     time: Millis,
     event_id: &str,
 ) -> ControlKey {
-    key(sent_events(tenant, event_name, leaf), format!("{time}#{event_id}"))
+    key(sent_events(tenant, event_name, leaf), sent_place(time, event_id))
+}
+
+/// The place of a sent event among those of its name.
+pub fn sent_place(time: Millis, event_id: &str) -> String {
+    format!("{time}#{event_id}")
+}
+
+/// The time in a place among sent events.
+pub fn parse_sent_place(place: &str) -> Option<Millis> {
+    let (time, _) = place.split_once('#')?;
+    time.parse::<u64>().ok().and_then(|time| Millis::try_from(time).ok())
+}
+
+/// How far the events of one name are accepted.
+pub fn sent_order(tenant: &str, event_name: &str) -> ControlKey {
+    key(format!("SENT#{tenant}#{event_name}#ORDER"), "ORDER")
+}
+
+/// The time before which no event of a tenant is accepted any more. Event names are not empty.
+pub fn sent_floor(tenant: &str) -> ControlKey {
+    key(format!("SENT#{tenant}##FLOOR"), "FLOOR")
 }
 
 fn bucket(leaf: Option<u64>) -> String {

@@ -6,8 +6,8 @@ use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEntity, RunEventType
 use serde_json::Value;
 
 use super::{
-    consumer::Answer, draft::closing, hook::HookRecord, step, step::StepRecord, wait, wait::WaitRecord,
-    wakers::Wakers,
+    consumer::Answer, draft::closing, hook::HookRecord, step, step::StepRecord, unread::UnreadEvent, wait,
+    wait::WaitRecord, wakers::Wakers,
 };
 
 /// What the code asked for.
@@ -41,6 +41,8 @@ pub(crate) struct Facts {
     pub(crate) open: bool,
     /// An attempt runs in this process.
     pub(crate) running: bool,
+    /// A hook that takes no more payloads, and has some that the code has not read.
+    pub(crate) has_unread: bool,
 }
 
 impl Entity {
@@ -83,14 +85,14 @@ impl Command {
     }
 
     /// Shows it an event of the log.
-    pub(crate) fn deliver(&mut self, event: &mut LogEvent, wakers: &mut Wakers) -> Answer {
+    pub(crate) fn deliver(&mut self, event: &mut LogEvent, place: u64, wakers: &mut Wakers) -> Answer {
         // The same ULID may stand behind another prefix.
         if event.correlation_id != self.id {
             return Answer::NotConsumed;
         }
         let (answer, news) = match &mut self.entity {
             Entity::Step(step) => (step.answer(event), step.is_ready()),
-            Entity::Wait(wait) => (wait.answer(event), wait.has_news(event.event_type)),
+            Entity::Wait(wait) => (wait.answer(event, place), wait.has_news(event.event_type)),
             Entity::Hook(hook) => (hook.answer(event, wakers), true),
         };
         if news {
@@ -100,13 +102,13 @@ impl Command {
     }
 
     /// What is to be recorded of it at `now`.
-    pub(crate) fn drafts(&self, now: Millis, drafts: &mut Vec<LogDraft>) {
+    pub(crate) fn drafts(&self, now: Millis, unread: Option<&UnreadEvent>, drafts: &mut Vec<LogDraft>) {
         if self.abandoned {
             return drafts.extend(self.closing());
         }
         match &self.entity {
             Entity::Step(step) => step.drafts(&self.id, drafts),
-            Entity::Wait(wait) => wait.drafts(&self.id, now, drafts),
+            Entity::Wait(wait) => wait.drafts(&self.id, now, unread, drafts),
             Entity::Hook(hook) => hook.drafts(&self.id, drafts),
         }
     }

@@ -1,12 +1,17 @@
 //! The side of the engine that the execution holds.
 
-use ledgerline_event::{Kind, LogDraft, LogEvent, Millis};
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledgerline_event::{Kind, LogDraft, LogEvent, Millis, RunEventType};
+use serde_json::Value;
 
 use super::{
     Engine, State,
-    command::describe_created,
+    command::{Command, Entity, describe_created},
     consumer::{Offered, ulid_of},
+    draft::draft_with,
     seed::Seed,
+    unread::{HANDED_OVER_FROM, UnreadEvent},
     wakers::Wakers,
 };
 use crate::Mismatch;
@@ -31,17 +36,22 @@ impl Engine {
     pub(crate) fn arrive(&self, timestamp: Millis) {
         let mut state = self.lock();
         state.pulse.live = false;
+        state.delivered += 1;
         state.now = state.now.max(timestamp);
     }
 
     /// Gives an event to the command that it is about, and wakes whoever waits for it.
     pub(crate) fn deliver(&self, event: &mut LogEvent, returned: bool) -> Result<(), Mismatch> {
         let mut wakers = Wakers::default();
+        let from = event.event_data.get(HANDED_OVER_FROM).and_then(Value::as_str).map(str::to_owned);
         let result = {
             let state = &mut *self.lock();
-            let commands = &mut state.commands;
-            match state.consumer.offer(event, |slot, event| commands[slot].deliver(event, &mut wakers)) {
+            let (commands, place) = (&mut state.commands, state.delivered);
+            match state.consumer.offer(event, |slot, event| commands[slot].deliver(event, place, &mut wakers))
+            {
                 Offered::Taken(slot) => {
+                    from.iter().for_each(|from| state.handed_over(from));
+                    state.keep_unread(slot);
                     state.settle(slot);
                     Ok(())
                 }
@@ -94,18 +104,34 @@ impl Engine {
     /// Whether something is to be recorded at `now`.
     pub(crate) fn is_wanting(&self, now: Millis) -> bool {
         let state = self.lock();
-        !state.wanting.is_empty() || state.wanting_at.first().is_some_and(|(at, _)| *at <= now)
+        !state.wanting.is_empty()
+            || state.wanting_at.first().is_some_and(|(at, _)| *at <= now)
+            || !state.hand_overs().is_empty()
+            || state.heirs().next().is_some()
     }
 
     /// What is to be recorded at `now`, in the order of the commands.
     pub(crate) fn wanted(&self, now: Millis, drafts: &mut Vec<LogDraft>) {
         let state = self.lock();
         let due = state.wanting_at.range(..=(now, usize::MAX)).map(|(_, slot)| *slot);
-        let mut slots: Vec<usize> = state.wanting.iter().copied().chain(due).collect();
-        slots.sort_unstable();
-        for slot in slots {
-            state.commands[slot].drafts(now, drafts);
+        let hand_overs = state.hand_overs();
+        let slots = state.wanting.iter().copied().chain(due).chain(hand_overs.keys().copied());
+        for slot in slots.collect::<BTreeSet<usize>>() {
+            state.commands[slot].drafts(now, hand_overs.get(&slot).copied(), drafts);
         }
+        for (before, heir) in state.heirs() {
+            let Entity::Hook(hook) = &state.commands[before].entity else { continue };
+            drafts.extend(hook.unread().map(|payload| {
+                let from = state.commands[before].id.as_str().into();
+                let data = [("payload", payload.clone()), (HANDED_OVER_FROM, from)];
+                draft_with(RunEventType::HookReceived, &state.commands[heir].id, data)
+            }));
+        }
+    }
+
+    /// The latest time that the code has read, of which the world may know by what the code does next.
+    pub(crate) fn time_read(&self) -> Option<Millis> {
+        self.lock().time_read
     }
 
     /// What closes everything that the log has open.
@@ -116,6 +142,51 @@ impl Engine {
 }
 
 impl State {
+    /// The open waits that get an event which the code left unread: each the first that fits, in the order of the log.
+    fn hand_overs(&self) -> BTreeMap<usize, &UnreadEvent> {
+        let mut hand_overs = BTreeMap::new();
+        if self.unread.is_empty() {
+            return hand_overs;
+        }
+        let mut given = BTreeSet::new();
+        for slot in self.open.union(&self.wanting) {
+            let Command { entity: Entity::Wait(wait), abandoned: false, .. } = &self.commands[*slot] else {
+                continue;
+            };
+            let first =
+                self.unread.iter().find(|(place, event)| !given.contains(*place) && wait.wants(event));
+            if let Some((place, event)) = first {
+                given.insert(*place);
+                hand_overs.insert(*slot, event);
+            }
+        }
+        hand_overs
+    }
+
+    /// Hooks that left unread payloads, each with the later hook of the same token that gets them.
+    fn heirs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.with_unread.iter().filter_map(|before| {
+            let Entity::Hook(hook) = &self.commands[*before].entity else { return None };
+            let heir = self.open.range(before + 1..).find(|slot| {
+                let command = &self.commands[**slot];
+                matches!(&command.entity, Entity::Hook(heir) if !command.abandoned && heir.succeeds(hook))
+            });
+            heir.map(|heir| (*before, *heir))
+        })
+    }
+
+    /// The log says that a later wait or hook has got what this one had.
+    fn handed_over(&mut self, from: &str) {
+        self.unread.handed_over(from);
+        let slot = self.with_unread.iter().copied().find(|slot| self.commands[*slot].id.as_str() == from);
+        if let Some(slot) = slot {
+            if let Entity::Hook(hook) = &mut self.commands[slot].entity {
+                hook.handed_over();
+            }
+            self.settle(slot);
+        }
+    }
+
     fn refused(&self, slot: usize, event: &LogEvent) -> Mismatch {
         let command = &self.commands[slot];
         let (number, code) = (slot + 1, command.entity.describe());

@@ -113,6 +113,21 @@ impl HookRecord {
         Poll::Ready(payload)
     }
 
+    /// The payloads that the code has not read.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &Value> {
+        self.payloads.iter()
+    }
+
+    /// A later hook has got the first payload that the code has not read.
+    pub(crate) fn handed_over(&mut self) {
+        self.payloads.pop_front();
+    }
+
+    /// Whether payloads of a hook before it with this token are for it.
+    pub(crate) fn succeeds(&self, before: &Self) -> bool {
+        self.log == InLog::Active && self.token.is_some() && self.token == before.token
+    }
+
     /// This reader waits no more; what it leaves is for the next.
     pub(crate) fn stop_reading(&mut self, number: u64, wakers: &mut Wakers) {
         wakers.discard(self.readers.remove(&number));
@@ -124,7 +139,8 @@ impl HookRecord {
     pub(crate) fn facts(&self, abandoned: bool) -> Facts {
         let open = self.log == InLog::Active;
         let wanting = if abandoned { open } else { self.log == InLog::Unknown };
-        Facts { open, wanting, ..Facts::default() }
+        let has_unread = self.log == InLog::Disposed && !self.payloads.is_empty();
+        Facts { open, wanting, has_unread, ..Facts::default() }
     }
 
     pub(crate) fn drafts(&self, id: &Name, drafts: &mut Vec<LogDraft>) {

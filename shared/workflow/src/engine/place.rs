@@ -44,7 +44,9 @@ impl State {
 
 impl Engine {
     pub(crate) fn now(&self) -> Millis {
-        self.lock().now
+        let mut state = self.lock();
+        state.time_read = state.time_read.max(Some(state.now));
+        state.now
     }
 
     pub(crate) fn random(&self) -> u64 {

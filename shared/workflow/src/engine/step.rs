@@ -183,6 +183,7 @@ impl StepRecord {
             },
             starting_at: self.starts_at(),
             running: matches!(self.here, Here::Running { .. }),
+            has_unread: false,
         }
     }
 

@@ -11,6 +11,7 @@ use super::{
     draft::{draft, draft_with},
     later,
     step::millis,
+    unread::UnreadEvent,
 };
 use crate::error::{ABANDONED, TIMEOUT};
 
@@ -42,6 +43,8 @@ pub(crate) struct WaitRecord {
     log: InLog,
     /// For the future that waits for it: what the log says about its end.
     result: Option<Map<String, Value>>,
+    /// When its end came: the number of the event in the log, and its time.
+    ended_at: Option<(u64, Millis)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,7 +56,7 @@ enum InLog {
 
 impl WaitRecord {
     pub(crate) fn new(what: WaitFor, due: Due) -> Self {
-        Self { what, due, log: InLog::Unknown, result: None }
+        Self { what, due, log: InLog::Unknown, result: None, ended_at: None }
     }
 
     /// Fixes the time, once, when it is asked for.
@@ -93,7 +96,25 @@ impl WaitRecord {
         self.result.take()
     }
 
-    pub(crate) fn answer(&mut self, event: &mut LogEvent) -> Answer {
+    /// Takes the event that came and that no future has read.
+    pub(crate) fn take_unread(&mut self, id: &Name) -> Option<(u64, UnreadEvent)> {
+        let result = self.result.take()?;
+        let (place, at) = self.ended_at?;
+        let is_event = result.get("outcome").is_some_and(|outcome| outcome == "event");
+        is_event.then(|| (place, UnreadEvent::new(id.clone(), at, result)))
+    }
+
+    /// Whether it is open and would take the event.
+    pub(crate) fn wants(&self, event: &UnreadEvent) -> bool {
+        match &self.what {
+            WaitFor::Event { name, criteria, since } => {
+                self.log != InLog::Completed && event.fits(name, criteria, *since)
+            }
+            WaitFor::Time | WaitFor::Task(_) | WaitFor::Job(_) => false,
+        }
+    }
+
+    pub(crate) fn answer(&mut self, event: &mut LogEvent, place: u64) -> Answer {
         match (self.log, event.event_type) {
             (InLog::Unknown, RunEventType::WaitCreated) => {
                 if describe(&event.event_data) != self.describe() {
@@ -109,6 +130,7 @@ impl WaitRecord {
             }
             (InLog::Waiting, RunEventType::WaitCompleted) => {
                 self.log = InLog::Completed;
+                self.ended_at = Some((place, event.timestamp));
                 let data = std::mem::take(&mut event.event_data);
                 // It was closed because the run ends: the code has nothing to learn from that.
                 let abandoned = data.get("outcome").is_some_and(|outcome| outcome == ABANDONED);
@@ -129,9 +151,22 @@ impl WaitRecord {
         Facts { open, wanting, wanting_at, ..Facts::default() }
     }
 
-    pub(crate) fn drafts(&self, id: &Name, now: Millis, drafts: &mut Vec<LogDraft>) {
+    /// What is to be recorded of it: `unread` is the event that it gets from a wait before it.
+    pub(crate) fn drafts(
+        &self,
+        id: &Name,
+        now: Millis,
+        unread: Option<&UnreadEvent>,
+        drafts: &mut Vec<LogDraft>,
+    ) {
+        if self.log == InLog::Unknown {
+            drafts.push(self.created(id));
+        }
+        if let Some(unread) = unread {
+            return drafts.push(unread.hand_over_to(id));
+        }
         match (self.log, self.due) {
-            (InLog::Unknown, _) => drafts.push(self.created(id)),
+            (InLog::Unknown, _) => {}
             (InLog::Waiting, Due::At(at)) if at <= now => {
                 let outcome = if matches!(self.what, WaitFor::Time) { "elapsed" } else { TIMEOUT };
                 drafts.push(draft_with(RunEventType::WaitCompleted, id, [("outcome", outcome.into())]));

@@ -1,5 +1,6 @@
 //! What executes runs: loads the log, drives an [`Execution`](crate::Execution), appends what it wants, suspends.
 
+mod looking;
 mod runner;
 mod storable;
 mod telling;

@@ -5,12 +5,20 @@
 
 use std::{collections::BTreeSet, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use ledgerline_dispatch::{Appended, Dispatch, DispatchError, LetGo, Released, RunLease, RunLog, conflict};
+use ledgerline_dispatch::{
+    Appended, Dispatch, DispatchError, EventTaken, LetGo, Released, Renewed, RunLease, RunLog, conflict,
+};
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
+use ledgerline_ledger::StoreError;
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Visited, storable::appendable, telling::Telling};
+use super::{
+    Visited,
+    looking::{Looking, timing_out},
+    storable::appendable,
+    telling::Telling,
+};
 use crate::{Execution, Outside, Workflow, Workflows};
 
 /// A run that so many runners in a row have not survived is given up.
@@ -36,7 +44,7 @@ pub(super) struct Visit<'a> {
     telling: Telling<'a>,
     /// Hooks whose tokens others have.
     taken: BTreeSet<Name>,
-    wakes: u64,
+    looking: Looking,
     is_elsewhere: bool,
     patience_ms: u64,
 }
@@ -45,6 +53,14 @@ pub(super) struct Visit<'a> {
 enum Waited {
     Stepped,
     News,
+    Lost,
+}
+
+/// What came of looking for events.
+enum Looked {
+    /// There is more in the log.
+    Fed,
+    Nothing,
     Lost,
 }
 
@@ -75,7 +91,7 @@ impl<'a> Visit<'a> {
             news,
             deadline,
             taken: BTreeSet::new(),
-            wakes: 0,
+            looking: Looking::default(),
             patience_ms: 0,
         }
     }
@@ -100,14 +116,13 @@ impl<'a> Visit<'a> {
     async fn work_on(&mut self) -> Result<Visited, DispatchError> {
         let run = self.lease.record.clone();
         let (mut log, entries) = self.dispatch.read_log(&run, &self.lease.tenant).await?;
-        let mut events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
-        // Whoever registered them may have died before they looked back.
-        let unsure = entries.iter().filter(|entry| entry.sequence > run.looked_back());
+        let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
+        // The runner that registered a wait may have died before it looked.
+        let unsure = entries.iter().filter(|entry| entry.sequence > run.looked());
         let unsure = unsure.flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
-        let unsure: Vec<Name> = unsure.map(|event| event.correlation_id.clone()).collect();
+        self.looking
+            .add(unsure.map(|event| event.correlation_id.clone()).chain(run.called().iter().cloned()));
         self.telling.note(entries);
-        // Woken before the log was read: that is in it.
-        self.wakes = run.wakes();
         // Begun since we have it, and not by us.
         self.is_elsewhere |= run.state == RunState::Pending && log.history.state() == Some(RunState::Running);
         if self.is_elsewhere || has_ended(&log) {
@@ -117,11 +132,6 @@ impl<'a> Visit<'a> {
             let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
             return Box::pin(self.fail(&mut log, "crashed", &error)).await;
         }
-        for wait_id in unsure {
-            if Box::pin(self.dispatch.look_back(&log, &wait_id, Some(&self.lease))).await? {
-                events.extend(self.catch_up(&mut log).await?);
-            }
-        }
         let workflow = match self.find(&log) {
             Found::Workflow(workflow) => workflow,
             Found::Failed(error) => return Box::pin(self.fail(&mut log, "unknown_workflow", &error)).await,
@@ -130,7 +140,8 @@ impl<'a> Visit<'a> {
         let emitter = self.dispatch.run_emitter(&self.lease.tenant, &run);
         let outside = Outside::new(self.dispatch.clone(), emitter, run.run_id.clone());
         let input = log.history.run().map(|run| run.input.clone()).unwrap_or_default();
-        let mut execution = Execution::new(workflow, &run.run_id, input, Some(Arc::new(outside)));
+        let mut execution =
+            Execution::new(workflow, &run.run_id, input, Some(Arc::new(outside))).announcing_times();
         execution.feed(events);
         Box::pin(self.drive(&mut log, &mut execution)).await
     }
@@ -154,13 +165,35 @@ impl<'a> Visit<'a> {
                             continue;
                         }
                     }
+                    if let Some(time) = execution.unannounced() {
+                        self.dispatch.raise_sent_floor(&self.lease.tenant, time).await?;
+                        execution.announce(time);
+                        continue;
+                    }
                     let drafts = appendable(self.dispatch, execution.wanted(now));
+                    // What was accepted before a timeout is recorded is not too late.
+                    let timing_out = timing_out(log, &drafts);
+                    if !timing_out.is_empty() {
+                        self.looking.add(timing_out);
+                        match Box::pin(self.look(log, execution)).await? {
+                            Looked::Fed => continue,
+                            Looked::Nothing => {}
+                            Looked::Lost => return Ok(Visited::Lost),
+                        }
+                    }
                     if !drafts.is_empty() {
                         match Box::pin(self.append(log, execution, drafts)).await? {
                             true => continue,
                             false => return Ok(Visited::Lost),
                         }
                     }
+                }
+            }
+            if !self.looking.is_empty() {
+                match Box::pin(self.look(log, execution)).await? {
+                    Looked::Fed => continue,
+                    Looked::Nothing => {}
+                    Looked::Lost => return Ok(Visited::Lost),
                 }
             }
             let soon = execution.next_due().is_some_and(|due| due <= now.plus(self.patience_ms));
@@ -195,17 +228,18 @@ impl<'a> Visit<'a> {
         let append = dispatch.append(log, &drafts, Some(&self.lease));
         match self.telling.beside(Box::pin(append)).await? {
             Appended::Done(entry) => {
-                let waits: Vec<_> = entry.events.iter().filter(|event| event.waits_for_event()).collect();
-                let waits: Vec<_> = waits.into_iter().map(|event| event.correlation_id.clone()).collect();
+                let waits = entry.events.iter().filter(|event| event.waits_for_event());
+                self.looking.add(waits.map(|event| event.correlation_id.clone()));
                 execution.feed(entry.events.clone());
                 self.telling.note(vec![entry]);
-                for wait_id in waits {
-                    if dispatch.look_back(log, &wait_id, Some(&self.lease)).await? {
-                        execution.feed(self.catch_up(log).await?);
-                    }
-                }
             }
             Appended::Behind => execution.feed(self.catch_up(log).await?),
+            Appended::GuardRefused => {
+                if let Waited::Lost = self.renew().await? {
+                    return Ok(false);
+                }
+                execution.feed(self.catch_up(log).await?);
+            }
             Appended::Lost => return Ok(false),
             Appended::TokenTaken(hook_id) => {
                 execution.feed(self.catch_up(log).await?);
@@ -231,11 +265,36 @@ impl<'a> Visit<'a> {
                 () = tokio::time::sleep(pause) => false,
             }
         };
-        let notified = self.telling.beside(waiting).await;
-        Ok(match self.keep().await? {
-            Waited::Stepped if notified => Waited::News,
-            kept => kept,
-        })
+        match self.telling.beside(waiting).await {
+            true => self.renew().await,
+            false => self.keep().await,
+        }
+    }
+
+    /// Gives a wait the oldest event that was sent for it.
+    async fn look(&mut self, log: &mut RunLog, execution: &mut Execution) -> Result<Looked, DispatchError> {
+        let take = self.looking.take(self.dispatch, log, &mut self.lease);
+        match self.telling.beside(Box::pin(take)).await? {
+            None => Ok(Looked::Nothing),
+            Some(EventTaken::Done(entry)) => {
+                execution.feed(entry.events.clone());
+                self.telling.note(vec![entry]);
+                Ok(Looked::Fed)
+            }
+            Some(EventTaken::Behind) => {
+                if let Waited::Lost = self.renew().await? {
+                    return Ok(Looked::Lost);
+                }
+                let news = self.catch_up(log).await?;
+                if news.is_empty() {
+                    let what = format!("an event is consumed by {} and not in its log", log.run_id);
+                    return Err(StoreError::unreadable("taking an event", what).into());
+                }
+                execution.feed(news);
+                Ok(Looked::Fed)
+            }
+            Some(EventTaken::Lost) => Ok(Looked::Lost),
+        }
     }
 
     fn renew_at(&self) -> Millis {
@@ -248,11 +307,20 @@ impl<'a> Visit<'a> {
         if now < self.renew_at() {
             return Ok(Waited::Stepped);
         }
-        self.renewed_at = now;
-        let Some(wakes) = self.dispatch.renew_run(&mut self.lease).await? else { return Ok(Waited::Lost) };
-        let woken = wakes != self.wakes;
-        self.wakes = wakes;
-        Ok(if woken { Waited::News } else { Waited::Stepped })
+        self.renew().await
+    }
+
+    /// Renews the lease, and learns whether the run was woken.
+    async fn renew(&mut self) -> Result<Waited, DispatchError> {
+        self.renewed_at = self.dispatch.now();
+        Ok(match self.dispatch.renew_run(&mut self.lease).await? {
+            Renewed::Kept => Waited::Stepped,
+            Renewed::Woken => {
+                self.looking.add(self.lease.record.called().iter().cloned());
+                Waited::News
+            }
+            Renewed::Lost => Waited::Lost,
+        })
     }
 
     /// Lets the run go until something comes; `None` if something has come already.
@@ -285,7 +353,10 @@ impl<'a> Visit<'a> {
                 }
                 Some(Visited::Suspended)
             }
-            Released::Woken => None,
+            Released::Woken => {
+                self.looking.add(self.lease.record.called().iter().cloned());
+                None
+            }
             Released::Lost => Some(Visited::Lost),
         })
     }
@@ -326,7 +397,7 @@ impl<'a> Visit<'a> {
             match self.dispatch.append(log, &drafts, Some(&self.lease)).await? {
                 Appended::Done(entry) => self.telling.note(vec![entry]),
                 Appended::Lost => return Ok(Visited::Lost),
-                Appended::Behind | Appended::TokenTaken(_) => {
+                Appended::Behind | Appended::GuardRefused | Appended::TokenTaken(_) => {
                     self.catch_up(log).await?;
                 }
             }

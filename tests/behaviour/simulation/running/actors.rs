@@ -132,7 +132,7 @@ impl History<'_> {
             let event = EventSubmission { event: send.event, data, r#match: send.matching };
             match dispatch.send_event(&emitter, event, from).await {
                 Ok(event_id) => told.borrow_mut().push(Told::Sent(number, event_id.to_string())),
-                Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -152,7 +152,7 @@ impl History<'_> {
                 Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
                 Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
                 Ok(HookAnswer::Unknown) => panic!("nobody knows {token}"),
-                Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -247,7 +247,7 @@ async fn receive_and_visit(runner: Runner, sqs: aws_sdk_sqs::Client, queue: Stri
             let _ = sqs.delete_message().queue_url(&queue).receipt_handle(receipt).send().await;
         }
         // The message comes again.
-        Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+        Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
         Err(error) => panic!("{message:?}: {error:?}"),
     }
 }

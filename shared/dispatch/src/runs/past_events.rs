@@ -1,0 +1,210 @@
+//! Which of the events that were sent a wait takes: the oldest that fits and that its run has not had.
+//!
+//! A run remembers for each name and criteria how far it has looked, and goes on from there. That is never beyond the
+//! watermark of the name, behind which no event is accepted any more ([`super::sent_order`]).
+
+use std::collections::BTreeMap;
+
+use ledgerline_event::{Name, RunHistory, WaitFor, leaves::index_leaf};
+use ledgerline_ledger::{
+    StoreError,
+    control::{keys, read},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{SentEvent, send::SentRow};
+use crate::{Dispatch, DispatchError, conditional::text, parked::digest};
+
+/// More pairs of name and criteria than this are forgotten: looking again is only work.
+const MAX_POSITIONS: usize = 32;
+
+/// How far a run has looked, by name and criteria.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LookPositions(BTreeMap<String, Looked>);
+
+/// The places that a run has looked at without a gap: all events in them that fit, it has had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Looked {
+    after: String,
+    up_to: String,
+}
+
+impl LookPositions {
+    /// Where a look for events after `start` begins.
+    fn begin(&self, key: &str, start: &str) -> String {
+        match self.0.get(key) {
+            Some(looked) if looked.after.as_str() <= start && looked.up_to.as_str() > start => {
+                looked.up_to.clone()
+            }
+            Some(_) | None => start.to_owned(),
+        }
+    }
+
+    /// Everything after `from` and up to `up_to` was looked at.
+    fn advance(&mut self, key: &str, from: &str, up_to: &str) {
+        if up_to <= from {
+            return;
+        }
+        match self.0.get_mut(key) {
+            Some(looked) if looked.after.as_str() <= from && from <= looked.up_to.as_str() => {
+                if *up_to > *looked.up_to {
+                    looked.up_to = up_to.to_owned();
+                }
+            }
+            Some(_) | None => {
+                while self.0.len() >= MAX_POSITIONS && !self.0.contains_key(key) {
+                    let oldest = self.0.iter().min_by_key(|(_, looked)| looked.up_to.clone());
+                    let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
+                    self.0.remove(&oldest);
+                }
+                self.0.insert(key.to_owned(), Looked { after: from.to_owned(), up_to: up_to.to_owned() });
+            }
+        }
+    }
+
+    /// As it is stored with the run.
+    pub(super) fn parse(json: Option<&str>) -> Self {
+        // What cannot be read is looked at again.
+        json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// The event that a wait takes next.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct PastEvent {
+    pub wait_id: Name,
+    pub event: SentEvent,
+    /// Its place among the events of its name.
+    place: String,
+    /// Where the look began, and for which name and criteria, if the run may remember it.
+    looked: Option<(String, String)>,
+}
+
+impl PastEvent {
+    /// Its time among sent events, and its id.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+impl Dispatch {
+    /// The oldest event that fits an open wait and that its run has not had.
+    pub async fn find_past_event(
+        &self,
+        tenant: &Name,
+        history: &RunHistory,
+        wait_id: &Name,
+        positions: &mut LookPositions,
+    ) -> Result<Option<PastEvent>, DispatchError> {
+        let Some(wait) = history.waits().get(wait_id).filter(|wait| !wait.state.is_terminal()) else {
+            return Ok(None);
+        };
+        let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { return Ok(None) };
+        if let Some(since) = since {
+            // An answer from now on lies after it, whatever the clock of its sender shows.
+            self.raise_sent_floor(tenant, (*since).min(self.now())).await?;
+        }
+        // Before the rows: whatever is accepted later lies behind no row that is read now.
+        let order = self.sent_order(tenant, event_name).await?;
+        let settled = order.watermark.clone().filter(|_| order.is_settled(self.now()));
+        let start = since.map_or_else(|| "0".to_owned(), |since| since.to_string());
+        let positions_key = digest(&[event_name, &match_criteria.to_string()]);
+        let from = match settled {
+            Some(_) => positions.begin(&positions_key, &start),
+            None => start,
+        };
+        let last = match &settled {
+            Some(watermark) if *watermark <= from => return Ok(None),
+            Some(watermark) => watermark.clone(),
+            None => "A".to_owned(),
+        };
+        let leaf = index_leaf(match_criteria);
+        let mut pages = self
+            .control
+            .partition(&keys::sent_events(tenant, event_name, leaf))
+            .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :last")
+            .expression_attribute_values(":from", text(&from))
+            .expression_attribute_values(":last", text(&last))
+            .into_paginator()
+            .send();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            for row in page.items.unwrap_or_default() {
+                let row: SentRow = read(row)?;
+                let place = keys::sent_place(row.timestamp, &row.event_id);
+                if fits(&row, match_criteria, history)
+                    && let Some(event) = self.sent_event(tenant, event_name, row).await?
+                {
+                    let looked = settled.is_some().then_some((positions_key, from));
+                    return Ok(Some(PastEvent { wait_id: wait_id.clone(), event, place, looked }));
+                }
+            }
+        }
+        if let Some(watermark) = &settled {
+            positions.advance(&positions_key, &from, watermark);
+        }
+        Ok(None)
+    }
+}
+
+impl LookPositions {
+    /// The wait has taken the event.
+    pub fn taken(&mut self, past: &PastEvent) {
+        if let Some((key, from)) = &past.looked {
+            self.advance(key, from, &past.place);
+        }
+    }
+}
+
+/// Whether a sent event fits the criteria, and the run has not had it.
+fn fits(row: &SentRow, criteria: &Value, history: &RunHistory) -> bool {
+    !history.has_had(&row.event_id) && row.matches(criteria)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_goes_on_where_the_last_one_ended_unless_it_begins_earlier() {
+        let mut positions = LookPositions::default();
+        assert_eq!(positions.begin("k", "0"), "0");
+        positions.advance("k", "0", "5#a");
+        assert_eq!(positions.begin("k", "0"), "5#a");
+        assert_eq!(positions.begin("k", "3"), "5#a");
+        assert_eq!(positions.begin("k", "7"), "7");
+        assert_eq!(positions.begin("other", "0"), "0");
+        positions.advance("k", "5#a", "6#a");
+        assert_eq!(positions.begin("k", "0"), "6#a");
+    }
+
+    #[test]
+    fn what_lies_before_a_gap_is_looked_at_again() {
+        let mut positions = LookPositions::default();
+        positions.advance("k", "7", "9#a");
+        assert_eq!(positions.begin("k", "0"), "0");
+        assert_eq!(positions.begin("k", "7"), "9#a");
+        positions.advance("k", "0", "3#a");
+        assert_eq!(positions.begin("k", "0"), "3#a");
+        assert_eq!(positions.begin("k", "7"), "7");
+    }
+
+    #[test]
+    fn positions_do_not_grow_without_end() {
+        let mut positions = LookPositions::default();
+        for n in 0..100 {
+            positions.advance(&format!("k{n}"), "0", &format!("{n:03}#a"));
+        }
+        assert_eq!(positions.0.len(), MAX_POSITIONS);
+        assert_eq!(positions.begin("k99", "0"), "099#a");
+        assert_eq!(LookPositions::parse(Some(&positions.to_json())), positions);
+        assert_eq!(LookPositions::parse(Some("?")), LookPositions::default());
+    }
+}
