@@ -31,6 +31,7 @@ mod overflow;
 mod poison;
 mod policies;
 mod reading;
+mod repeats;
 mod rewinding;
 mod runner;
 mod runner_function;

@@ -148,8 +148,12 @@ impl Dispatch {
             None => emitter.new_id(Kind::Run),
             Some(id) => Name::new("runId", id.as_str())?,
         };
-        self.check_runnable(&workflow).await?;
         let run = NewRun::new(emitter, run_id.clone(), &workflow, submission.input)?;
+        match self.check_runnable(&workflow).await {
+            // A repeat names the run that there is, whatever runners have by now.
+            Err(DispatchError::Invalid(_)) if self.has_run(&run).await? => {}
+            checked => checked?,
+        }
         let collapsed = match self.create_run(&run).await? {
             None => false,
             Some(there) if there.created_by == run.event_id => false,
@@ -163,6 +167,11 @@ impl Dispatch {
         };
         self.go_on(&run.tenant_id, &run_id, false).await?;
         Ok(StartedRun { run_id, collapsed })
+    }
+
+    async fn has_run(&self, run: &NewRun) -> Result<bool, DispatchError> {
+        let key = keys::run(&run.tenant_id, &run.run_id);
+        Ok(self.control.get::<RunRecord>(&key).await?.is_some())
     }
 
     /// Makes a run unless there is one, and sends it to the runners.

@@ -27,13 +27,13 @@ mod wake;
 pub use append::Appended;
 pub use create::{RunSubmission, StartedRun};
 pub use foreign::{ForeignEvent, conflict};
-pub use hook::{HookAnswer, check_chosen_token};
+pub use hook::{HookAnswer, HookPayload, check_chosen_token};
 pub use lease::{LetGo, RUN_LEASE_MS, Released, RunLease, RunTaken};
 pub use log::{LogEntry, RunLog};
 pub use outbox::check_loggable;
 pub use query::{LogPlace, RunDetails, RunPage, SentEventPage, SentEventView, ShownRun};
 pub use record::RunRecord;
-pub use send::{EventSubmission, SentEvent};
+pub use send::{EventSubmission, SentEvent, SubmittedEvent};
 pub use sweep::RunsSwept;
 pub use wake::RunMessage;
 

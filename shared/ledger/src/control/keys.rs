@@ -116,6 +116,34 @@ pub fn manual_start_claim(tenant: &str, start_id: &str) -> ControlKey {
     key(format!("CLAIM#{tenant}#MANUAL#{start_id}"), "START")
 }
 
+/// What the first start by hand under an idempotency key made. The key comes last: it may hold anything.
+pub fn start_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#START#{idempotency_key}"), REQUEST)
+}
+
+/// What the first sending of an event under an idempotency key made.
+pub fn send_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#SEND#{idempotency_key}"), REQUEST)
+}
+
+/// What the first recording of an event under an idempotency key made.
+pub fn record_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#RECORD#{idempotency_key}"), REQUEST)
+}
+
+/// The place of a request in its partition.
+const REQUEST: &str = "REQUEST";
+
+/// What the first payload under an idempotency key became, beside its hook.
+pub fn hook_request(hook: &ControlKey, idempotency_key: &str) -> ControlKey {
+    key(hook.pk.clone(), format!("{REQUEST}#{idempotency_key}"))
+}
+
+/// The claim of recording an event.
+pub fn record_claim(tenant: &str, event_id: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#RECORDED#{event_id}"), "RECORDED")
+}
+
 /// The claim of what is told about an event's dispatch. `subscription` is empty where it is about all of them.
 pub fn notice_claim(
     tenant: &str,
