@@ -172,8 +172,7 @@ impl Client {
         matched: Value,
     ) -> Result<SubmittedEvent, ClientError> {
         let idempotency_key = Some(idempotency_key.to_owned());
-        let submission =
-            EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key };
+        let submission = EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key };
         Ok(self.dispatch.send_event(&self.emitter, submission, None).await?)
     }
 

@@ -104,13 +104,12 @@ impl Ctx {
     /// }
     /// ```
     pub fn send_event(&self, name: impl Into<String>) -> SendEvent {
-        let submission =
-            EventSubmission {
-                event: name.into(),
-                data: Value::Null,
-                r#match: Value::Object(Map::new()),
-                idempotency_key: None,
-            };
+        let submission = EventSubmission {
+            event: name.into(),
+            data: Value::Null,
+            r#match: Value::Object(Map::new()),
+            idempotency_key: None,
+        };
         SendEvent { ctx: self.clone(), submission, fault: None }
     }
 

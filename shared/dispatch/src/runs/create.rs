@@ -1,16 +1,21 @@
 //! The beginning of a run: its record and the first entry of its log, together.
 
 use aws_sdk_dynamodb::types::TransactWriteItem;
-use ledgerline_event::{Invalid, Kind, LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
+use ledgerline_event::{Context, Invalid, Kind, LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use ledgerline_ledger::{Emitter, control::keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{RUN_LEASE_MS, RunRecord, outbox::check_loggable};
+use super::{RUN_LEASE_MS, RunRecord, log::json_size, outbox::check_loggable};
 use crate::{
     Dispatch, DispatchError,
     transaction::{Cancelled, built, busy, cancelled},
 };
+
+/// A larger context loses what senders have added to it.
+const CONTEXT_BYTES: usize = 20_000;
+/// No id of a subscription is longer.
+const VIA_CHARS: usize = 128;
 
 /// What somebody wants to be run.
 #[derive(Clone, Debug, Deserialize)]
@@ -81,7 +86,7 @@ impl NewRun {
             event_data: data,
         };
         check_loggable(&draft).map_err(|invalid| Invalid::new("input", invalid.to_string()))?;
-        let context = serde_json::to_string(&origin.context);
+        let context = serde_json::to_string(&bounded(&origin.context));
         Ok(Self {
             tenant_id: origin.tenant.clone(),
             app_name: origin.app.clone(),
@@ -117,6 +122,10 @@ impl NewRun {
             ended_at: None,
             workflow_version: None,
             last_error: None,
+            failed_visits: 0,
+            rejected_visits: 0,
+            ending: None,
+            ending_key: None,
             created_by: self.event_id.clone(),
             context: self.context.clone(),
             caused_by: self.caused_by.clone(),
@@ -133,6 +142,21 @@ impl NewRun {
             list_in: Some(keys::runs_in(&self.tenant_id, RunState::Pending.as_str())),
             list_at: Some(format!("{}#{}", self.created_at, self.run_id)),
         }
+    }
+}
+
+/// A context that fits into the run's record and into each of its events: fields that senders add may be large.
+fn bounded(context: &Context) -> Context {
+    match json_size(context) <= CONTEXT_BYTES {
+        true => context.clone(),
+        false => Context {
+            source: None,
+            environment: context.environment.clone(),
+            attempt: context.attempt,
+            generation: context.generation,
+            via: context.via.iter().map(|via| via.chars().take(VIA_CHARS).collect()).collect(),
+            ..Context::default()
+        },
     }
 }
 

@@ -8,6 +8,7 @@ mod append;
 mod await_end;
 mod cancel;
 mod create;
+mod ending;
 mod ends;
 mod foreign;
 mod hook;

@@ -3,7 +3,7 @@
 use ledgerline_event::Millis;
 
 /// Partition and sort key of a control record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ControlKey {
     /// The partition.
     pub pk: String,
@@ -68,6 +68,11 @@ pub fn parse_dirty_mark(sk: &str) -> Option<(&str, &str)> {
 /// When a drainer last visited everybody.
 pub fn schedule(drainer: &str) -> ControlKey {
     key("SCHEDULE", drainer)
+}
+
+/// Where the last sweep of runs stopped.
+pub fn run_sweep() -> ControlKey {
+    key("SCHEDULE", "#RUNS")
 }
 
 /// All subscriptions of a tenant.
@@ -360,6 +365,16 @@ pub const RUNNABLE: &str = "RUNNABLE";
 /// One workflow that a runner can run.
 pub fn runnable(workflow: &str) -> ControlKey {
     key(RUNNABLE, workflow)
+}
+
+/// The runs of a workflow that runners have refused.
+pub fn refused_runs(workflow: &str) -> String {
+    format!("REFUSED#{workflow}")
+}
+
+/// One run that a runner has refused.
+pub fn refused_run(workflow: &str, tenant: &str, run_id: &str) -> ControlKey {
+    key(refused_runs(workflow), format!("{tenant}#{run_id}"))
 }
 
 /// The partition of tenants with tasks under way.

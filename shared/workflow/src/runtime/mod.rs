@@ -3,6 +3,7 @@
 mod runner;
 mod storable;
 mod telling;
+mod trouble;
 mod visit;
 
 pub use runner::{Runner, RunnerOptions, Visited};

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use ledgerline_dispatch::{Dispatch, DispatchError, EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission};
+use ledgerline_dispatch::{
+    Dispatch, DispatchError, EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission,
+};
 use ledgerline_ledger::Emitter;
 use ledgerline_workflow::{Runner, Visited};
 use serde_json::json;
@@ -134,8 +136,7 @@ impl History<'_> {
             let from = name("somebody");
             let from = event_id.as_deref().map(|event_id| (&from, name(event_id)));
             let data = json!({ "number": number });
-            let event =
-                EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
+            let event = EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
             match dispatch.send_event(&emitter, event, from).await {
                 Ok(sent) => told.borrow_mut().push(Told::Sent(number, sent.event_id.to_string())),
                 Err(DispatchError::Store(_) | DispatchError::Emit(_)) => {}
