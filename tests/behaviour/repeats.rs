@@ -316,8 +316,7 @@ async fn a_payload_that_failed_half_way_is_received_once() {
                 ("run_started", None, json!({})),
                 ("hook_created", Some(id("hook", 1)), json!({"token": "approve"})),
             ] {
-                let event =
-                    json!({"eventType": event_type, "correlationId": correlation, "eventData": data});
+                let event = json!({"eventType": event_type, "correlationId": correlation, "eventData": data});
                 let event = serde_json::from_value(event).unwrap();
                 ledger.dispatch.append_foreign(&emitter, "r", event).await.unwrap();
             }

@@ -31,9 +31,8 @@ async fn send(target: &Target, args: SendToHookArgs, output: Output) -> anyhow::
                 eprintln!("collapsed: {run_id} has had it before, as {event_id}.");
             }
             match output.is_json() {
-                true => output.json_line(
-                    &json!({ "runId": run_id, "eventId": event_id, "collapsed": collapsed }),
-                )?,
+                true => output
+                    .json_line(&json!({ "runId": run_id, "eventId": event_id, "collapsed": collapsed }))?,
                 false => output.line(&format!("{run_id} has it"))?,
             }
         }

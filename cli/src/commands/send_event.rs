@@ -22,7 +22,10 @@ pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) ->
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let sent = target.dispatch().await?.send_event(&emitter, event, None).await?;
     if sent.collapsed {
-        eprintln!("collapsed: {} was sent with this idempotency key before; nothing was sent.", sent.event_id);
+        eprintln!(
+            "collapsed: {} was sent with this idempotency key before; nothing was sent.",
+            sent.event_id
+        );
     }
     match output.is_json() {
         true => output.json_line(&sent)?,

@@ -170,7 +170,9 @@ async fn start(
     }
     if start.collapsed {
         let first = start.started.as_deref().unwrap_or("an operator dropped it");
-        eprintln!("collapsed: {workflow_type} was started with this key before ({first}); nothing was started.");
+        eprintln!(
+            "collapsed: {workflow_type} was started with this key before ({first}); nothing was started."
+        );
     }
     // Without an id: a script that reads one must read none.
     start.started.map_or(Ok(()), |id| output.line(&id))

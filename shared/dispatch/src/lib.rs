@@ -57,10 +57,10 @@ pub use registry::{NewSubscription, SubscriptionChange};
 pub use retry::Retried;
 pub use rewind::Rewind;
 pub use runs::{
-    Appended, EventSubmission, ForeignEvent, HookAnswer, HookPayload, LetGo, LogEntry, LogPlace, RUN_LEASE_MS, Released,
-    RunDetails, RunLease, RunLog, RunMessage, RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept,
-    SentEvent, SentEventPage, SentEventView, ShownRun, StartedRun, SubmittedEvent, check_chosen_token, check_loggable,
-    conflict,
+    Appended, EventSubmission, ForeignEvent, HookAnswer, HookPayload, LetGo, LogEntry, LogPlace,
+    RUN_LEASE_MS, Released, RunDetails, RunLease, RunLog, RunMessage, RunPage, RunRecord, RunSubmission,
+    RunTaken, RunsSwept, SentEvent, SentEventPage, SentEventView, ShownRun, StartedRun, SubmittedEvent,
+    check_chosen_token, check_loggable, conflict,
 };
 pub use sample::SampleEvent;
 pub use sweep::Swept;

@@ -173,6 +173,7 @@ impl Dispatch {
         change: SubscriptionChange,
     ) -> Result<Subscription, DispatchError> {
         let before = self.subscription(tenant, id).await?;
+        let stored = before.clone();
         let after = Subscription {
             event_type_glob: change.event_type_glob.unwrap_or(before.event_type_glob),
             workflow_type: change.workflow_type.unwrap_or(before.workflow_type),
@@ -182,7 +183,8 @@ impl Dispatch {
             on_failure: change.on_failure.unwrap_or(before.on_failure),
             ..before
         };
-        check(&after)?;
+        after.check_change(&stored)?;
+        holdable("inputMapper", &after)?;
         let put = self.control.put_for_transaction(&key(&after), &after)?;
         let put = put.condition_expression("attribute_exists(PK)").build().map_err(built)?;
         self.change(&after, TransactWriteItem::builder().put(put).build(), None).await?;
