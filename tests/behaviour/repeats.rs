@@ -12,6 +12,7 @@ use ledgerline_ledger::control::api_key::KeyScope;
 use serde_json::{Value, json};
 
 use crate::{
+    command_line::{ledgerline, out},
     ledger::Ledger,
     runs_api::{appended, begun, id},
     subscriptions_api::{Caller, HOUR, detail_of, now},
@@ -337,4 +338,34 @@ async fn a_payload_that_failed_half_way_is_received_once() {
             assert_eq!(shown["hooks"][0]["received"], 1, "{operation} {lost}: {shown}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_are_repeated_say_collapsed_and_name_the_first_id() {
+    let world = World::start().await;
+    let caller = Caller::admin(&world);
+    furnish(&caller).await;
+    let commands: [&[&str]; 4] = [
+        &["emit", "priced", "--entity", "ITEM/1"],
+        &["send-event", "paid", "--match", r#"{"order":7}"#],
+        &["workflows", "start", "push"],
+        &["hook", "send", "approve", "--payload", "1"],
+    ];
+    for command in commands {
+        let keyed = |more: &[&str]| {
+            let args: Vec<&str> = [command, &["--idempotency-key", "k"], more].concat();
+            ledgerline(world.folder.path(), &args)
+        };
+        let first: Value = serde_json::from_str(&out(&keyed(&["--json"]))).unwrap();
+        assert_eq!(first["collapsed"], false, "{command:?}: {first}");
+        let again = keyed(&["--json"]);
+        let mut expected = first.clone();
+        expected["collapsed"] = true.into();
+        assert_eq!(serde_json::from_str::<Value>(&out(&again)).unwrap(), expected, "{command:?}");
+        let id = first["eventId"].as_str().or(first["started"].as_str()).unwrap().to_owned();
+        let plain = keyed(&[]);
+        let said = String::from_utf8_lossy(&plain.stderr).into_owned();
+        assert!(said.starts_with("collapsed: ") && said.contains(&id), "{command:?}: {plain:?}");
+    }
+    world.local.stop().await;
 }
