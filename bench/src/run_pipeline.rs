@@ -153,8 +153,9 @@ impl RunPipeline {
 
     /// Sends an event to runs.
     pub(crate) async fn send(&self, name: &str, matched: Value) -> anyhow::Result<Name> {
-        let event = EventSubmission { event: name.to_owned(), data: Value::from(99), r#match: matched };
-        Ok(Box::pin(self.dispatch.send_event(&self.emitter, event, None)).await?)
+        let (event, data) = (name.to_owned(), Value::from(99));
+        let event = EventSubmission { event, data, r#match: matched, idempotency_key: None };
+        Ok(Box::pin(self.dispatch.send_event(&self.emitter, event, None)).await?.event_id)
     }
 
     /// The run as people see it.

@@ -185,7 +185,7 @@ pub struct EmitArgs {
     /// The app it comes from
     #[arg(long, default_value = "cli")]
     pub app: String,
-    /// Events with the same key collapse onto the first
+    /// Events with the same key collapse onto the first, whose id is the answer; keys hold for 30 days
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
     /// What led to it

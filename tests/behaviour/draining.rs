@@ -81,7 +81,7 @@ async fn each_kind_of_workflow_records_its_start() {
         .await;
     let start = async |kind: &str, input: Value| {
         let input = input.as_object().unwrap().clone();
-        ledger.dispatch.start(&tenant, kind, input, "api:workflows").await
+        ledger.dispatch.start(&tenant, kind, input, "api:workflows", None).await.map(|start| start.started)
     };
     let job = start("review", json!({"vendor_id": "v1", "n": 7})).await.unwrap().unwrap();
     let created = ledger.events("t", "Job Created").await;

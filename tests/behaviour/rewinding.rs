@@ -82,9 +82,9 @@ async fn a_declared_idempotency_key_starts_once_and_survives_a_rewind() {
     ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
     assert!(ledger.drain("t").await.triggered.is_empty());
     let input = json!({"action": 8421}).as_object().unwrap().clone();
-    assert_eq!(ledger.dispatch.start(&tenant, "push", input, "test").await.unwrap(), None);
+    assert!(ledger.dispatch.start(&tenant, "push", input, "test", None).await.unwrap().collapsed);
     let input = json!({"action": 1}).as_object().unwrap().clone();
-    assert!(ledger.dispatch.start(&tenant, "push", input, "test").await.unwrap().is_some());
+    assert!(!ledger.dispatch.start(&tenant, "push", input, "test", None).await.unwrap().collapsed);
     assert_eq!(ledger.events("t", "Task Pending").await.len(), 3);
 }
 

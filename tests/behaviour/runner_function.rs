@@ -15,7 +15,10 @@ use ledgerline_event::RunState;
 use ledgerline_ledger::{StoreError, telemetry::Metrics};
 use ledgerline_workflow::{Ctx, Error, Visited, Workflows};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::Instant,
+};
 use workflow_runner::{Handler, Inbox, Letter, Polling, poll};
 
 use crate::{
@@ -85,7 +88,7 @@ async fn a_run_that_a_service_kept_from_going_on_comes_again_and_then_goes_on() 
 
     down.store(true, Ordering::SeqCst);
     assert_eq!(handler.handle(batch(&bodies), None).await.batch_item_failures.len(), 1);
-    assert!(handler.tick().await.is_err());
+    assert!(handler.tick(Instant::now() + Duration::from_secs(30)).await.is_err());
     down.store(false, Ordering::SeqCst);
     assert_eq!(handler.handle(batch(&bodies), None).await.batch_item_failures.len(), 0);
     assert_eq!(ledger.run_state(&run_id).await, RunState::Completed);
@@ -100,11 +103,11 @@ async fn a_tick_says_what_can_be_run_and_sends_runs_whose_message_was_lost() {
     let lost = ledger.next_run().unwrap();
     ledger.store.embedded.queues().delete(&ledger.store.names.run_queue, &lost.receipt).unwrap();
 
-    handler.tick().await.unwrap();
+    handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap();
     assert_eq!(ledger.dispatch.runnable_workflows().await.unwrap(), ["echo".to_owned()].into());
     assert!(ledger.next_run().is_none(), "somebody may be about to look after it");
     ledger.advance(61_000);
-    assert_eq!(handler.tick().await.unwrap().sent_again, 1);
+    assert_eq!(handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap().sent_again, 1);
     let found = ledger.next_run().unwrap();
     assert!(handler.visit(&found.body, None).await.is_done());
     assert_eq!(ledger.run_state(&run_id).await, RunState::Completed);
@@ -128,10 +131,10 @@ async fn a_run_that_is_woken_while_a_dead_runner_has_it_goes_on_when_the_lease_e
     ledger.dispatch.send_event(&ledger.emitter("t"), came, None).await.unwrap();
     assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Held]);
     ledger.advance(10_000);
-    handler.tick().await.unwrap();
+    handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap();
     assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Held]);
     ledger.advance(50_001);
-    assert_eq!(handler.tick().await.unwrap().sent_again, 1);
+    assert_eq!(handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap().sent_again, 1);
     assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Ended]);
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(7)));
 }

@@ -55,6 +55,18 @@ impl<'w> Caller<'w> {
         self.send(Method::POST, path, body.to_string()).await
     }
 
+    pub(crate) async fn with_header(
+        &self,
+        header: &str,
+        value: &str,
+        path: &str,
+        body: &Value,
+    ) -> (u16, Value) {
+        let url = format!("{}{path}", self.world.local.state.api_url);
+        let request = self.world.http.post(url).bearer_auth(&self.key).header(header, value);
+        self.world.answer(request.body(body.to_string())).await
+    }
+
     pub(crate) async fn created(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.post(path, body).await;
         assert_eq!(status, 201, "{answer}");
@@ -198,6 +210,7 @@ async fn workflow_types_are_registered_started_and_removed() {
         assert_eq!(made, *asked);
     }
     assert_eq!(admin.items("/api/workflows").await.len(), 4);
+    let mut last_started = Value::Null;
     for (workflow_type, prefix) in
         [("push", "task_"), ("nightly", "job_"), ("approve", "wrun_"), ("answer", "evnt_")]
     {
@@ -206,13 +219,11 @@ async fn workflow_types_are_registered_started_and_removed() {
         assert_eq!((status, &answer["collapsed"]), (202, &json!(false)), "{answer}");
         assert!(answer["started"].as_str().unwrap().starts_with(prefix), "{answer}");
         assert_eq!(answer["workflowType"], workflow_type);
+        last_started = answer["started"].clone();
     }
     let (status, answer) = writer.post("/api/workflows/answer/start", json!({"input": {"id": "7"}})).await;
-    assert_eq!(
-        (status, answer),
-        (202, json!({"workflowType": "answer", "started": null, "collapsed": true})),
-        "one start per key"
-    );
+    assert_eq!((status, &answer["collapsed"]), (202, &json!(true)), "one start per key");
+    assert_eq!(answer["started"], last_started, "it names the first");
     assert_eq!(
         writer.send(Method::POST, "/api/workflows/push/start", "").await.0,
         202,

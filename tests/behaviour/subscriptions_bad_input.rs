@@ -69,7 +69,7 @@ async fn bad_input_is_answered_with_the_place() {
         ),
         (
             subscriptions,
-            subscription("inputMapper", json!({"": "$.a"})),
+            subscription("inputMapper", json!({"": "$.payload.a"})),
             "inputMapper: has a field without a name",
         ),
         (subscriptions, subscription("startAt", json!({})), "startAt: 13 digits or a time"),

@@ -175,10 +175,14 @@ async fn an_operator_registers_and_starts_workflow_types() {
     let input = world.folder.path().join("input.json");
     std::fs::write(&input, r#"{"id": 7}"#).unwrap();
     let input = format!("@{}", input.display());
-    assert!(out(&run(&world, &["workflows", "start", "nightly", "--input", &input])).starts_with("job_"));
+    let first = out(&run(&world, &["workflows", "start", "nightly", "--input", &input]));
+    assert!(first.starts_with("job_"), "{first}");
     let again = run(&world, &["workflows", "start", "nightly", "--input", &input]);
-    assert!(error(&again, 0).contains("with this idempotency key before"), "{again:?}");
-    assert!(out(&again).is_empty(), "an id that is not there is not printed");
+    assert!(error(&again, 0).contains("collapsed: nightly was started with this key before"), "{again:?}");
+    assert_eq!(out(&again), first, "it names the first");
+    let keyed = ["workflows", "start", "push", "--idempotency-key", "k", "--json"];
+    let (first, again) = (out(&run(&world, &keyed)), out(&run(&world, &keyed)));
+    assert!(first.contains("\"collapsed\":false") && again.contains("\"collapsed\":true"), "{first} {again}");
 
     assert!(out(&run(&world, &["workflows", "rm", "push"])).contains("push is removed"));
     let gone = error(&run(&world, &["workflows", "start", "push"]), 1);

@@ -29,7 +29,7 @@ async fn payment(ctx: Ctx, invoice: usize) -> Result<Value, Error> {
 
 async fn send(ledger: &Ledger, event: &str, data: Value, matched: Value) -> String {
     let event = serde_json::from_value(json!({ "event": event, "data": data, "match": matched })).unwrap();
-    ledger.dispatch.send_event(&ledger.emitter(TENANT), event, None).await.unwrap().to_string()
+    ledger.dispatch.send_event(&ledger.emitter(TENANT), event, None).await.unwrap().event_id.to_string()
 }
 
 async fn pay(ledger: &Ledger, invoice: usize) {

@@ -148,6 +148,9 @@ pub enum WorkflowsCommand {
         /// A JSON object, @FILE, or - for standard input
         #[arg(long, default_value = "{}", value_name = "JSON")]
         input: String,
+        /// Started again with the same key, nothing is started again: the answer names the first; keys hold for 30 days
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
     },
 }
 

@@ -171,13 +171,16 @@ pub struct SendToHookArgs {
     /// JSON, @FILE, or - for standard input
     #[arg(long, default_value = "null", value_name = "JSON", allow_negative_numbers = true)]
     pub payload: String,
+    /// Sent again with the same key, the payload is not received again; keys hold for 30 days
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
 }
 
 /// `ledgerline send-event`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ledgerline --local send-event payment.received --match '{\"orderId\":\"o-1\"}' --event-data '{\"amount\":12.5}'
-  ledgerline --local send-event stock.counted --event-data @count.json
+  ledgerline --local send-event stock.counted --event-data @count.json --idempotency-key count-2026-05-25
 
 A run that waits for an event of this name gets it if what it asks for is contained in the match: a wait for
 {\"orderId\":\"o-1\"} gets {\"orderId\":\"o-1\",\"kind\":\"card\"}. One that begins to wait later gets it too.")]
@@ -190,6 +193,9 @@ pub struct SendEventArgs {
     /// What waits are compared with: a JSON object, @FILE, or - for standard input
     #[arg(long = "match", default_value = "{}", value_name = "JSON", id = "match")]
     pub matched: String,
+    /// Sent again with the same key, the event is not sent again: the answer names the first; keys hold for 30 days
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
     /// The app that it comes from
     #[arg(long, default_value = "cli")]
     pub app: String,

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use ledgerline_dispatch::RecordedEvent;
 use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
-use serde_json::json;
 
 use super::given;
 use crate::{args::EmitArgs, output::Output, target::Target, times};
@@ -16,6 +16,7 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
     let properties = given::object("--properties", &args.properties)?;
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let mut draft = emitter.event(args.event_type).entity(entity_type, entity_id).properties(properties);
+    let keyed = args.idempotency_key.is_some();
     if let Some(key) = args.idempotency_key {
         draft = draft.idempotency_key(key);
     }
@@ -28,10 +29,20 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
     if let Some(time) = args.at {
         draft = draft.at(times::parse("--at", &time, system_clock()())?);
     }
-    let event_id = draft.emit().await?;
+    let recorded = match keyed {
+        // Only a key needs more than the bus.
+        false => RecordedEvent { event_id: draft.emit().await?, collapsed: false },
+        true => target.dispatch().await?.record_event(&emitter, draft.build_plain()?).await?,
+    };
+    if recorded.collapsed {
+        eprintln!(
+            "collapsed: {} was emitted with this idempotency key before; nothing was emitted.",
+            recorded.event_id
+        );
+    }
     match output.is_json() {
-        true => output.json_line(&json!({ "eventId": event_id }))?,
-        false => output.line(&event_id)?,
+        true => output.json_line(&recorded)?,
+        false => output.line(&recorded.event_id)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use ledgerline_dispatch::HookAnswer;
+use ledgerline_dispatch::{HookAnswer, HookPayload};
 use ledgerline_event::Name;
 use serde_json::json;
 
@@ -23,12 +23,19 @@ pub(super) async fn run(target: &Target, command: HookCommand, output: Output) -
 async fn send(target: &Target, args: SendToHookArgs, output: Output) -> anyhow::Result<ExitCode> {
     let token = Name::new("TOKEN", args.token)?;
     let payload = given::json("--payload", &args.payload)?;
+    let payload = HookPayload { payload, idempotency_key: args.idempotency_key };
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     match dispatch.receive_by_hook(Some(tenant), &token, payload).await? {
-        HookAnswer::Received { run_id, event_id } => match output.is_json() {
-            true => output.json_line(&json!({ "runId": run_id, "eventId": event_id }))?,
-            false => output.line(&format!("{run_id} has it"))?,
-        },
+        HookAnswer::Received { run_id, event_id, collapsed } => {
+            if collapsed {
+                eprintln!("collapsed: {run_id} has had it before, as {event_id}.");
+            }
+            match output.is_json() {
+                true => output
+                    .json_line(&json!({ "runId": run_id, "eventId": event_id, "collapsed": collapsed }))?,
+                false => output.line(&format!("{run_id} has it"))?,
+            }
+        }
         HookAnswer::Gone => bail!("the hook was disposed of, or its run has ended"),
         HookAnswer::Unknown => bail!("no hook has this token"),
     }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use ledgerline_dispatch::{EventSubmission, SentEventView};
 use ledgerline_event::Name;
-use serde_json::json;
 
 use super::given;
 use crate::{
@@ -18,12 +17,19 @@ pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) ->
         event: args.name,
         data: given::json("--event-data", &args.event_data)?,
         r#match: given::json("--match", &args.matched)?,
+        idempotency_key: args.idempotency_key,
     };
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let event_id = target.dispatch().await?.send_event(&emitter, event, None).await?;
+    let sent = target.dispatch().await?.send_event(&emitter, event, None).await?;
+    if sent.collapsed {
+        eprintln!(
+            "collapsed: {} was sent with this idempotency key before; nothing was sent.",
+            sent.event_id
+        );
+    }
     match output.is_json() {
-        true => output.json_line(&json!({ "eventId": event_id }))?,
-        false => output.line(&event_id)?,
+        true => output.json_line(&sent)?,
+        false => output.line(&sent.event_id)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
-use ledgerline_dispatch::{Dispatch, NewTask, NewWorkflowType};
+use ledgerline_dispatch::{Dispatch, ManualStart, NewTask, NewWorkflowType};
 use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
 use ledgerline_subscription::{Kind, WorkflowType};
@@ -38,8 +38,9 @@ pub(super) async fn run(
                 false => output.line(&format!("{workflow_type} is removed"))?,
             }
         }
-        WorkflowsCommand::Start { workflow_type, input } => {
-            start(&dispatch, tenant, &workflow_type, &input, output).await?;
+        WorkflowsCommand::Start { workflow_type, input, idempotency_key } => {
+            let key = idempotency_key.as_deref();
+            start(&dispatch, tenant, &workflow_type, &input, key, output).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -156,24 +157,23 @@ async fn start(
     tenant: &Name,
     workflow_type: &str,
     input: &str,
+    idempotency_key: Option<&str>,
     output: Output,
 ) -> anyhow::Result<()> {
     let input = given::object("--input", input)?;
-    let started = dispatch.start(tenant, workflow_type, input, "cli:start").await?;
+    let start = dispatch.start(tenant, workflow_type, input, "cli:start", idempotency_key).await?;
     if output.is_json() {
-        let collapsed = started.is_none();
+        let ManualStart { started, collapsed } = start;
         return output.json_line(
             &json!({ "workflowType": workflow_type, "collapsed": collapsed, "started": started }),
         );
     }
-    match started {
-        Some(id) => output.line(&id),
-        // Not an id: a script that reads one must read none.
-        None => {
-            eprintln!(
-                "Nothing was started: {workflow_type} has been started with this idempotency key before."
-            );
-            Ok(())
-        }
+    if start.collapsed {
+        let first = start.started.as_deref().unwrap_or("an operator dropped it");
+        eprintln!(
+            "collapsed: {workflow_type} was started with this key before ({first}); nothing was started."
+        );
     }
+    // Without an id: a script that reads one must read none.
+    start.started.map_or(Ok(()), |id| output.line(&id))
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod body;
+mod idempotency;
 mod metered;
 mod problem;
 mod routes;

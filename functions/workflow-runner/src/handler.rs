@@ -26,6 +26,8 @@ pub enum Seen {
     Done,
     /// It cannot go on here. It is looked at again later; the message can go.
     Refused,
+    /// The visit failed, and the next one has a message of its own: this message can go.
+    Postponed,
     /// A service did not do its part: the message comes again.
     Failed,
     /// It is no run: the message comes again, until it is a dead letter.
@@ -36,7 +38,7 @@ impl Seen {
     /// Whether the message has done its service.
     pub fn is_done(self) -> bool {
         match self {
-            Self::Done | Self::Refused => true,
+            Self::Done | Self::Refused | Self::Postponed => true,
             Self::Failed | Self::NoRun => false,
         }
     }
@@ -72,7 +74,7 @@ impl Handler {
         let counts = match seen {
             Seen::Done => ("Visited", 1),
             Seen::Refused => ("Refused", 1),
-            Seen::Failed => ("Failed", 1),
+            Seen::Postponed | Seen::Failed => ("Failed", 1),
             Seen::NoRun => ("NoRun", 1),
         };
         self.metrics.count((self.clock)(), &[counts]);
@@ -84,6 +86,7 @@ impl Handler {
         match self.runner.visit(message, deadline).await {
             // The runner has said why.
             Ok(Visited::Refused(_)) => Seen::Refused,
+            Ok(Visited::Failed(_)) => Seen::Postponed,
             Ok(visited) => {
                 tracing::debug!(%tenant, %run_id, ?visited, "visited");
                 Seen::Done
@@ -96,10 +99,10 @@ impl Handler {
     }
 
     /// What the schedule asks for: says which workflows there are, and looks after runs whose time has come.
-    pub async fn tick(&self) -> Result<RunsSwept, DispatchError> {
+    pub async fn tick(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
         let published = self.runner.publish().await;
         // Whether others know of the workflows is no matter of the runs that there are.
-        let swept = self.runner.dispatch().sweep_runs().await?;
+        let swept = self.runner.dispatch().sweep_runs_until(deadline).await?;
         self.metrics.count((self.clock)(), &[("SentAgain", swept.sent_again), ("Timers", swept.timers)]);
         published.map(|()| swept)
     }

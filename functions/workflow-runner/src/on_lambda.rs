@@ -68,7 +68,7 @@ async fn handle(
     if event["source"] != "aws.events" {
         return Err("called with neither messages of the run queue nor a tick of the schedule".into());
     }
-    let swept = handler.tick().await?;
+    let swept = handler.tick(deadline.unwrap_or_else(Instant::now)).await?;
     tracing::info!(sent_again = swept.sent_again, timers = swept.timers, "swept");
     Ok(SqsBatchResponse::default())
 }

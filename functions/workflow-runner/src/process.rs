@@ -7,7 +7,7 @@ use clap::Parser;
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_ledger::{Clients, LocalState, Names, parameter, system_clock, telemetry::Metrics};
 use ledgerline_workflow::{Runner, Workflows};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tracing_subscriber::EnvFilter;
 
 use crate::{Handler, Polling, args::Args, inbox::SqsInbox, poll};
@@ -120,7 +120,7 @@ async fn sweep(handler: Handler, every: std::time::Duration, mut stopped: watch:
             _ = stopped.wait_for(|stop| *stop) => return,
             _ = ticks.tick() => {}
         }
-        if let Err(error) = handler.tick().await {
+        if let Err(error) = handler.tick(Instant::now() + every).await {
             tracing::warn!(%error, "could not look for runs whose time has come; trying again soon");
         }
     }

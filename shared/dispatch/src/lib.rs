@@ -13,15 +13,18 @@ mod drain;
 mod drainers;
 mod epochs;
 mod handle;
+mod idempotency;
 mod jobs;
 mod lag;
 mod listing;
+mod manual_start;
 mod memory;
 mod new_workflow_type;
 mod notice;
 mod parked;
 mod queue;
 mod record;
+mod record_event;
 mod registry;
 mod retry;
 mod rewind;
@@ -38,23 +41,26 @@ pub use drain::Drained;
 pub use drainers::{DEFAULT_DRAINER, Drainer, Drainers, JOBS_DRAINER};
 pub use epochs::{Epochs, Rewound};
 pub use handle::Triggered;
+pub use idempotency::check_idempotency_key;
 pub use jobs::{
     AddedTasks, JobDetails, JobPage, JobRecord, JobSubmission, JobTaskDetails, JobView, SubmittedJob,
     SubmittedJobTask,
 };
 pub use lag::{DrainerState, STALL_MS};
+pub use manual_start::ManualStart;
 pub use new_workflow_type::{NewTask, NewWorkflowType};
 pub use parked::{MAX_ATTEMPTS, ParkedBecause, ParkedPage, ParkedStart, ParkedState};
 pub use queue::{Queue, QueueUrls};
 pub use record::{DrainRecord, Halted, LEASE_MS, SETTLE_MS};
+pub use record_event::RecordedEvent;
 pub use registry::{NewSubscription, SubscriptionChange};
 pub use retry::Retried;
 pub use rewind::Rewind;
 pub use runs::{
-    Appended, EventSubmission, EventTaken, ForeignEvent, HookAnswer, LetGo, LogEntry, LogPlace,
+    Appended, EventSubmission, EventTaken, ForeignEvent, HookAnswer, HookPayload, LetGo, LogEntry, LogPlace,
     LookPositions, PastEvent, RUN_LEASE_MS, Released, Renewed, RunDetails, RunLease, RunLog, RunMessage,
     RunPage, RunRecord, RunSubmission, RunTaken, RunsSwept, SentEvent, SentEventPage, SentEventView,
-    ShownRun, StartedRun, check_chosen_token, check_loggable, conflict,
+    ShownRun, StartedRun, SubmittedEvent, check_chosen_token, check_loggable, conflict,
 };
 pub use sample::SampleEvent;
 pub use sweep::Swept;

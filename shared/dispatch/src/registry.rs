@@ -20,9 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     DEFAULT_DRAINER, Dispatch, DispatchError,
-    claim::Claimed,
     conditional::{number, text},
-    start::{Input, NoPlan, Origin},
 };
 
 /// The longest record, as JSON: an item has 400 KB.
@@ -175,6 +173,7 @@ impl Dispatch {
         change: SubscriptionChange,
     ) -> Result<Subscription, DispatchError> {
         let before = self.subscription(tenant, id).await?;
+        let stored = before.clone();
         let after = Subscription {
             event_type_glob: change.event_type_glob.unwrap_or(before.event_type_glob),
             workflow_type: change.workflow_type.unwrap_or(before.workflow_type),
@@ -184,7 +183,8 @@ impl Dispatch {
             on_failure: change.on_failure.unwrap_or(before.on_failure),
             ..before
         };
-        check(&after)?;
+        after.check_change(&stored)?;
+        holdable("inputMapper", &after)?;
         let put = self.control.put_for_transaction(&key(&after), &after)?;
         let put = put.condition_expression("attribute_exists(PK)").build().map_err(built)?;
         self.change(&after, TransactWriteItem::builder().put(put).build(), None).await?;
@@ -301,35 +301,6 @@ impl Dispatch {
         Ok(read(deleted.attributes.ok_or_else(unknown)?)?)
     }
 
-    /// Starts a workflow by hand, by the same path. `None` if its idempotency key has started one before.
-    pub async fn start(
-        &self,
-        tenant: &Name,
-        workflow_type: &str,
-        input: Input,
-        caused_by: &str,
-    ) -> Result<Option<Name>, DispatchError> {
-        let known: Option<WorkflowType> = match Name::new("workflowType", workflow_type) {
-            Ok(name) => self.control.get(&keys::workflow_type(tenant, &name)).await?,
-            Err(_) => None,
-        };
-        let known = known.ok_or_else(|| unregistered(workflow_type))?;
-        let emitter = self.emitter.within(|origin| {
-            origin.tenant = tenant.clone();
-            origin.caused_by = Some(caused_by.to_owned());
-        });
-        let claim = keys::manual_start_claim(tenant, &self.new_event_id());
-        let origin = Origin { emitter, drainer: DEFAULT_DRAINER, claim, ttl: None };
-        let intent = match self.plan(origin, &known, input).await {
-            Ok(intent) => intent,
-            Err(NoPlan::Unfit(reason)) => return Err(Invalid::new("input", reason).into()),
-            Err(NoPlan::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
-            Err(NoPlan::Trouble(error)) => return Err(error),
-        };
-        let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
-        Ok(matches!(claimed[..], [Claimed::New]).then_some(intent.started).flatten())
-    }
-
     /// The newest event of a tenant; one of the system's own only if there is no other among the newest.
     pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, DispatchError> {
         let mut place = moment(Millis::MAX);
@@ -375,7 +346,7 @@ fn key(subscription: &Subscription) -> ControlKey {
     keys::subscription(&subscription.tenant_id, &subscription.subscription_id)
 }
 
-fn unregistered(workflow_type: &str) -> DispatchError {
+pub(crate) fn unregistered(workflow_type: &str) -> DispatchError {
     DispatchError::Unknown {
         what: "workflow type",
         id: workflow_type.to_owned(),

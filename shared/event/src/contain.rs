@@ -46,6 +46,9 @@ fn holds(own: &Value, asked: &Value) -> bool {
     }
 }
 
+/// The longest criteria of a wait, as JSON: a row has 400 KB.
+const CRITERIA_BYTES: usize = 300_000;
+
 /// Whether one may match by `value`: an object of at most [`MAX_LEAVES`] leaves, an empty object or array
 /// being one too. The error names `field`.
 pub fn check_match(field: &'static str, value: &Value) -> Result<(), Invalid> {
@@ -70,6 +73,17 @@ pub fn check_match(field: &'static str, value: &Value) -> Result<(), Invalid> {
         return Err(Invalid::new(field, format!("has {leaves} leaves; at most {MAX_LEAVES} are allowed")));
     }
     Ok(())
+}
+
+/// Whether a wait may have these criteria: what [`check_match`] takes, and no more than a row holds. The error names `field`.
+pub fn check_criteria(field: &'static str, value: &Value) -> Result<(), Invalid> {
+    check_match(field, value)?;
+    match value.to_string().len() {
+        bytes if bytes > CRITERIA_BYTES => {
+            Err(Invalid::new(field, format!("has {bytes} bytes; at most {CRITERIA_BYTES} are allowed")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a JSON value is, as one says it in a message.

@@ -121,7 +121,8 @@ impl LogEvent {
 }
 
 /// An event that is to be appended: it has no id and no time yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LogDraft {
     /// What happened.
     pub event_type: RunEventType,

@@ -3,6 +3,7 @@
 //! It says yes or no, or why it cannot; it never panics, overflows the stack or goes on for
 //! long, whatever a tenant writes.
 
+mod fit;
 mod survey;
 
 use std::{
@@ -23,7 +24,8 @@ use cel::{
 };
 use serde_json::Value;
 
-use crate::{pattern, place};
+use crate::{envelope, pattern, place};
+use fit::Misfit;
 use survey::{Survey, survey};
 
 /// The longest expression, in bytes.
@@ -71,6 +73,22 @@ impl Filter {
             None => fault.reason,
         })?;
         Ok(Self { expression, survey })
+    }
+
+    /// Reads `text` as [`compile`](Self::compile) does, and refuses it also if it can work on no event. Filters that were
+    /// stored before this was asked are compiled without it.
+    pub fn check(text: &str) -> Result<(), String> {
+        let filter = Self::compile(text)?;
+        fit::check(&filter.expression).map_err(|misfit| match misfit {
+            Misfit::NoField(name) => {
+                at_place(text, place::of_field(text, "event", &name), &envelope::no_field(&name))
+            }
+            Misfit::NoBoolean { kind, word } => {
+                let at = word.map_or_else(|| place::of_beginning(text), |word| place::of_word(text, &word));
+                let reason = format!("true or false is needed here, and this is {}", kind.in_words());
+                at_place(text, at, &reason)
+            }
+        })
     }
 
     /// Whether `event`, an envelope as JSON, passes; the error says why that cannot be said.

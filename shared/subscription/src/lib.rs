@@ -3,6 +3,7 @@
 //! clock, no randomness. Whatever a tenant may write here (globs, filters, JSONPaths) is
 //! hostile until checked, and a stored one that no longer compiles fails its own events only.
 
+mod envelope;
 mod explain;
 mod filter;
 mod glob;

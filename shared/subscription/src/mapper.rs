@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::{
+    envelope::{self, Kind},
     path::Path,
     row::{Input, Row, Source},
 };
@@ -26,6 +27,23 @@ impl Recipes {
     /// Reads recipes over events, in which the snake_case names of the event row mean its fields.
     pub(crate) fn over_events(recipes: &BTreeMap<String, String>) -> Result<Self, String> {
         Self::parse(recipes, alias)
+    }
+
+    /// Reads recipes over events and refuses those that find nothing in any event. Mappers that were stored before this
+    /// was asked are read without it.
+    pub(crate) fn check_over_events(recipes: &BTreeMap<String, String>) -> Result<(), String> {
+        Self::over_events(recipes)?;
+        let known = |name: &str| match envelope::field(name) {
+            Some(kind) => Ok(kind == Kind::Map),
+            None => Err(envelope::no_field(name)),
+        };
+        check_roots(recipes, alias, known)
+    }
+
+    /// The same over the input of a start, whose fields are not known.
+    pub(crate) fn check_over_input(recipes: &BTreeMap<String, String>) -> Result<(), String> {
+        Self::over_input(recipes)?;
+        check_roots(recipes, |_| None, |_| Ok(true))
     }
 
     /// Reads recipes over the input of a start.
@@ -82,6 +100,16 @@ impl Recipe {
         };
         Err(format!("{text:?} is neither a JSONPath, which begins with `$`, nor `literal:…`; {hint}"))
     }
+}
+
+fn check_roots(
+    recipes: &BTreeMap<String, String>,
+    alias: impl Fn(&str) -> Option<&'static str>,
+    known: impl Fn(&str) -> Result<bool, String>,
+) -> Result<(), String> {
+    recipes.iter().filter(|(_, text)| text.starts_with('$')).try_for_each(|(name, text)| {
+        Path::check_root(text, &alias, &known).map_err(|reason| format!("{name}: {reason}"))
+    })
 }
 
 /// The names that the ledger's rows have elsewhere, for a field of the envelope.
@@ -191,6 +219,39 @@ mod tests {
             ("$.payload[", "x: \"$.payload[\" is no JSONPath: it ends where a `]` is missing at position 11"),
         ] {
             let error = map(recipe).unwrap_err();
+            assert!(error.starts_with("x: ") && error.contains(expected), "{recipe}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_finds_nothing_in_any_event_is_refused_with_the_place() {
+        let check =
+            |recipe: &str| Recipes::check_over_events(&BTreeMap::from([("x".to_owned(), recipe.to_owned())]));
+        for recipe in [
+            "$",
+            "$.entity_id",
+            "$['payload']['x']",
+            "$.payload.anything[0].at.all",
+            "$.context.anything",
+            "$..foo",
+            "$.*",
+            "$['entity_id','event_id']",
+            "$.payload.lines[?@.foo >= $.payload.n]",
+            "literal:$.foo",
+            "$.ttl",
+        ] {
+            assert_eq!(check(recipe), Ok(()), "{recipe}");
+        }
+        for (recipe, expected) in [
+            ("$.foo", "x: \"$.foo\" at position 3: no event has a field `foo`; there are eventId, "),
+            ("$.entity_ix", "x: \"$.entity_ix\" at position 3: no event has a field `entity_ix`; there are"),
+            ("$.type", "no event has a field `type`; did you mean `eventType`?"),
+            ("$['entity_id', 'foo']", "at position 16: no event has a field `foo`"),
+            ("$.payload[?@.n > $.foo.n]", "at position 20: no event has a field `foo`"),
+            ("$[0]", "x: \"$[0]\" at position 2: `$` is an object and has no index"),
+            ("$.event_type.x", "at position 13: `event_type` is a text or a number, with nothing inside"),
+        ] {
+            let error = check(recipe).unwrap_err();
             assert!(error.starts_with("x: ") && error.contains(expected), "{recipe}: {error}");
         }
     }

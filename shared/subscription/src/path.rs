@@ -77,6 +77,31 @@ impl Path {
         Ok(Self { text: text.to_owned(), plan })
     }
 
+    /// Why a path that was read finds nothing in an object, whatever its fields are, or in none whose fields `known` knows:
+    /// the reason has the place. `known` says of a field whether something can be inside.
+    pub(crate) fn check_root(
+        text: &str,
+        another: impl Fn(&str) -> Option<&'static str>,
+        known: impl Fn(&str) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        let at = |byte: usize, reason: &str| {
+            format!("{text:?} at position {}: {reason}", chars_before(text, byte) + 1)
+        };
+        let Ok(looked) = look(text) else { return Ok(()) };
+        let steps = if looked.singular { steps(text) } else { None };
+        if let Some([Step::Index(_), ..]) = steps.as_deref() {
+            return Err(at(text.find('[').unwrap_or(0), "`$` is an object and has no index"));
+        }
+        for (range, name) in &looked.top_names {
+            let has_inside =
+                known(another(name).unwrap_or(name)).map_err(|reason| at(range.start, &reason))?;
+            if !has_inside && steps.as_ref().is_some_and(|steps| steps.len() > 1) {
+                return Err(at(range.end, &format!("`{name}` is a text or a number, with nothing inside")));
+            }
+        }
+        Ok(())
+    }
+
     /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text

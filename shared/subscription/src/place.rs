@@ -52,6 +52,30 @@ pub(crate) fn of_word(text: &str, word: &str) -> usize {
     0
 }
 
+/// The character at which the field `name` of `of` first stands, as in `of.name` or `of["name"]`; that of `of` if it is
+/// nowhere found.
+pub(crate) fn of_field(text: &str, of: &str, name: &str) -> usize {
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        let follows = text[at..].strip_prefix(of).filter(|_| !part_of_name(before) && before != '.');
+        before = c;
+        let Some(rest) = follows.map(str::trim_start).and_then(|rest| rest.strip_prefix(['.', '['])) else {
+            continue;
+        };
+        let rest = rest.trim_start_matches(['?', ' ', '\n', '\t', '\r']).trim_start_matches(['"', '\'', '`']);
+        if rest.strip_prefix(name).is_some_and(|after| !after.starts_with(part_of_name)) {
+            return chars_before(text, text.len() - rest.len());
+        }
+    }
+    of_word(text, of)
+}
+
+/// The first character that is no space.
+pub(crate) fn of_beginning(text: &str) -> usize {
+    text.chars().take_while(|c| c.is_whitespace()).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +102,14 @@ mod tests {
         assert_eq!(of_word("events == 'event' && event", "event"), 21);
         assert_eq!(of_word("größe > a", "a"), 8);
         assert_eq!(of_word("b", "a"), 0);
+    }
+
+    #[test]
+    fn a_field_is_found_where_it_is_asked_for() {
+        assert_eq!(of_field("type(event.eventType) == string && event.type == 'x'", "event", "type"), 41);
+        assert_eq!(of_field("x.event.type || event [ \"type\" ]", "event", "type"), 25);
+        assert_eq!(of_field("event . ?type", "event", "type"), 9);
+        assert_eq!(of_field("1 < event", "event", "type"), 4);
     }
 
     #[test]

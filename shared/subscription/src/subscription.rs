@@ -53,9 +53,34 @@ fn yes() -> bool {
 }
 
 impl Subscription {
-    /// Whether the glob, the filter and every recipe can be read; the reason points at the place.
+    /// Whether the glob, the filter and every recipe can be read and can work on some event; the reason points at the place.
     pub fn check(&self) -> Result<(), Invalid> {
-        Compiled::new(self).map(drop)
+        Compiled::new(self)?;
+        self.check_filter()?;
+        self.check_mapper()
+    }
+
+    /// The same for a change: a filter or a mapper that stays as it was `before` needs only to be readable. So one that was
+    /// stored when less was checked can still be disabled.
+    pub fn check_change(&self, before: &Self) -> Result<(), Invalid> {
+        Compiled::new(self)?;
+        if self.filter_expr != before.filter_expr {
+            self.check_filter()?;
+        }
+        match self.input_mapper == before.input_mapper {
+            true => Ok(()),
+            false => self.check_mapper(),
+        }
+    }
+
+    fn check_filter(&self) -> Result<(), Invalid> {
+        let checked = self.filter_expr.as_deref().map_or(Ok(()), Filter::check);
+        checked.map_err(|reason| Invalid::new("filterExpr", reason))
+    }
+
+    fn check_mapper(&self) -> Result<(), Invalid> {
+        let checked = self.input_mapper.as_ref().map_or(Ok(()), Recipes::check_over_events);
+        checked.map_err(|reason| Invalid::new("inputMapper", reason))
     }
 }
 
@@ -126,6 +151,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stored_when_less_was_checked_can_still_be_changed() {
+        let mut before = stored();
+        before["filterExpr"] = json!("event.type == 'x'");
+        before["inputMapper"] = json!({"a": "$.foo"});
+        let before: Subscription = serde_json::from_value(before).unwrap();
+        let disabled = Subscription { enabled: false, ..before.clone() };
+        assert_eq!(disabled.check_change(&before), Ok(()));
+        let other = Subscription { filter_expr: Some("event.foo".into()), ..before.clone() };
+        assert_eq!(other.check_change(&before).unwrap_err().field, "filterExpr");
+        let mended = Subscription { filter_expr: None, input_mapper: None, ..before.clone() };
+        assert_eq!(mended.check_change(&before), Ok(()));
+        assert!(Compiled::new(&before).is_ok(), "it is compiled as before");
+    }
+
+    #[test]
     fn a_check_points_at_the_place() {
         assert_eq!(
             check("eventTypeGlob", json!("pri\u{200b}ce.*")),
@@ -134,6 +174,14 @@ mod tests {
         assert_eq!(
             check("filterExpr", json!("event. > 3")),
             "filterExpr: at line 1, column 8: expected identifier after '.'\n  event. > 3\n         ^"
+        );
+        assert_eq!(
+            check("filterExpr", json!("event.type == 'x'")),
+            "filterExpr: at line 1, column 7: no event has a field `type`; did you mean `eventType`?\n  event.type == 'x'\n        ^"
+        );
+        assert!(
+            check("inputMapper", json!({"a": "$.foo"}))
+                .starts_with("inputMapper: a: \"$.foo\" at position 3: ")
         );
         assert_eq!(
             check("inputMapper", json!({"a": "$.entity_id", "vendor_id": "$.payload["})),

@@ -105,7 +105,7 @@ fn check_map(template: &Map<String, Value>) -> Result<(), String> {
 fn check_value(template: &Value) -> Result<(), String> {
     match template {
         Value::String(text) if text.starts_with('$') => match Path::parse(text) {
-            Ok(_) => Ok(()),
+            Ok(_) => Path::check_root(text, |_| None, |_| Ok(true)),
             Err(reason) => Err(format!("{reason}; `literal:{text}` is the text itself")),
         },
         Value::Array(items) => items.iter().try_for_each(check_value),

@@ -75,7 +75,7 @@ impl WorkflowType {
     /// Whether a start could be made of it; the reason names the place.
     pub fn check(&self) -> Result<(), Invalid> {
         if let Some(text) = &self.idempotency_key {
-            key_path(text).map_err(|reason| Invalid::new("idempotencyKey", reason))?;
+            check_key(text).map_err(|reason| Invalid::new("idempotencyKey", reason))?;
         }
         match &self.kind {
             Kind::Task { timeout_ms, max_attempts, .. } => check_limits(*timeout_ms, *max_attempts),
@@ -90,8 +90,8 @@ impl WorkflowType {
                         format!("`{name}` cannot be sent: `{beginning}…` are the system's own events");
                     return Err(Invalid::new("event", reason));
                 }
-                let recipes = r#match.as_ref().map(Recipes::over_input).transpose();
-                recipes.map(drop).map_err(|reason| Invalid::new("match", reason))
+                let checked = r#match.as_ref().map_or(Ok(()), Recipes::check_over_input);
+                checked.map_err(|reason| Invalid::new("match", reason))
             }
         }
     }
@@ -141,6 +141,15 @@ impl WorkflowType {
             Kind::Send { .. } | Kind::Task { .. } | Kind::Job { .. } | Kind::Run { .. } => Ok(Map::new()),
         }
     }
+}
+
+/// Whether some input may have a key at this path.
+fn check_key(text: &str) -> Result<(), String> {
+    key_path(text)?;
+    if text.trim_end() == "$" {
+        return Err(format!("{text:?} is the whole input, an object; a text, number or boolean is needed"));
+    }
+    Path::check_root(text, |_| None, |_| Ok(true))
 }
 
 /// A key is one value, so its path has names and indexes only.
@@ -196,6 +205,12 @@ mod tests {
             (json!({"kind": "job", "tasks": []}), "tasks: has 0 tasks"),
             (json!({"kind": "send", "match": {"id": "id"}}), "match: id: \"id\" is neither"),
             (json!({"kind": "run", "idempotencyKey": "id"}), "idempotencyKey: \"id\" is no JSONPath"),
+            (json!({"kind": "run", "idempotencyKey": "$"}), "idempotencyKey: \"$\" is the whole input"),
+            (
+                json!({"kind": "run", "idempotencyKey": "$[0].id"}),
+                "idempotencyKey: \"$[0].id\" at position 2: `$` is an object",
+            ),
+            (json!({"kind": "send", "match": {"id": "$[1]"}}), "match: id: \"$[1]\" at position 2"),
             (
                 json!({"kind": "run", "idempotencyKey": "$.ids[*]"}),
                 "idempotencyKey: \"$.ids[*]\" may find several",

@@ -134,6 +134,14 @@ fn recipe() -> impl Strategy<Value = String> {
     (beginnings, rest).prop_map(|(beginning, rest)| format!("{beginning}{}", rest.concat()))
 }
 
+/// Reasons for which a subscription is not written though it can be compiled.
+const UNFIT: [&str; 4] = [
+    "no event has a field",
+    "true or false is needed",
+    "is an object and has no index",
+    "with nothing inside",
+];
+
 fn subscription(id: usize) -> impl Strategy<Value = Subscription> {
     let glob = prop_oneof![
         select(vec!["*", "a", "a.*", "?.?", "Task *", "r*"]).prop_map(str::to_owned),
@@ -164,6 +172,8 @@ proptest! {
         let matcher = Matcher::new(vec![subscription]);
         let verdict = matcher.decide_one("sub_1", &event).unwrap();
         match (accepted, verdict) {
+            // What can work on no event is refused when it is written, and compiled where it was stored before.
+            (Err(invalid), _) if UNFIT.iter().any(|unfit| invalid.reason.contains(unfit)) => {}
             (Err(invalid), Verdict::Failed { reason }) => prop_assert_eq!(reason, invalid.to_string()),
             (Err(invalid), other) => prop_assert!(false, "{} yet {:?}", invalid, other),
             (Ok(()), Verdict::Failed { reason }) => prop_assert!(!reason.contains("cannot be evaluated"), "{}", reason),

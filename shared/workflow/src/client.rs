@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use ledgerline_dispatch::{
-    Dispatch, DispatchError, DispatchOptions, Drainers, EventSubmission, HookAnswer, QueueUrls, RunDetails,
-    RunRecord, RunSubmission,
+    Dispatch, DispatchError, DispatchOptions, Drainers, EventSubmission, HookAnswer, HookPayload, QueueUrls,
+    RunDetails, RunRecord, RunSubmission, SubmittedEvent,
 };
 use ledgerline_event::{Invalid, Name, RunState};
 use ledgerline_ledger::{
@@ -157,7 +157,22 @@ impl Client {
 
     /// Sends an event to whichever runs wait for it, or will. The answer is its id.
     pub async fn send_event(&self, event: &str, data: Value, matched: Value) -> Result<Name, ClientError> {
-        let submission = EventSubmission { event: event.to_owned(), data, r#match: matched };
+        let submission =
+            EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key: None };
+        Ok(self.dispatch.send_event(&self.emitter, submission, None).await?.event_id)
+    }
+
+    /// Sends an event under a key of the caller's: with the same content as before nothing is sent again, and the
+    /// answer is the first event's id. Keys hold for 30 days.
+    pub async fn send_event_once(
+        &self,
+        idempotency_key: &str,
+        event: &str,
+        data: Value,
+        matched: Value,
+    ) -> Result<SubmittedEvent, ClientError> {
+        let idempotency_key = Some(idempotency_key.to_owned());
+        let submission = EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key };
         Ok(self.dispatch.send_event(&self.emitter, submission, None).await?)
     }
 
@@ -168,6 +183,19 @@ impl Client {
         payload: &impl Serialize,
     ) -> Result<HookAnswer, ClientError> {
         let payload = json::write("payload", payload)?;
+        Ok(self.dispatch.receive_by_hook(Some(self.tenant()), token, payload).await?)
+    }
+
+    /// Gives a payload to a hook under a key of the caller's: the same again is not received again, and the answer
+    /// names the first event. Keys hold for 30 days.
+    pub async fn send_to_hook_once(
+        &self,
+        idempotency_key: &str,
+        token: &str,
+        payload: &impl Serialize,
+    ) -> Result<HookAnswer, ClientError> {
+        let idempotency_key = Some(idempotency_key.to_owned());
+        let payload = HookPayload { payload: json::write("payload", payload)?, idempotency_key };
         Ok(self.dispatch.receive_by_hook(Some(self.tenant()), token, payload).await?)
     }
 

@@ -104,8 +104,12 @@ impl Ctx {
     /// }
     /// ```
     pub fn send_event(&self, name: impl Into<String>) -> SendEvent {
-        let submission =
-            EventSubmission { event: name.into(), data: Value::Null, r#match: Value::Object(Map::new()) };
+        let submission = EventSubmission {
+            event: name.into(),
+            data: Value::Null,
+            r#match: Value::Object(Map::new()),
+            idempotency_key: None,
+        };
         SendEvent { ctx: self.clone(), submission, fault: None }
     }
 
@@ -260,7 +264,7 @@ impl IntoFuture for SendEvent {
                         Name::new("eventId", id).map_err(|invalid| Error::fatal(invalid.to_string()))?;
                     let from = Some((&outside.run_id, event_id));
                     let sent = outside.dispatch.send_event(&outside.emitter, submission, from).await;
-                    sent.map(|id| id.to_string()).map_err(refused)
+                    sent.map(|sent| sent.event_id.to_string()).map_err(refused)
                 }
             })
             .await

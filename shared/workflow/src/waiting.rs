@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ledgerline_event::{Millis, Name, contain::check_match};
+use ledgerline_event::{Millis, Name, contain::check_criteria};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -89,7 +89,7 @@ impl Future for WaitForEvent {
         let Self { asked, name, criteria, since, due } = self.get_mut();
         asked.ask(|| {
             Name::new("event", name.as_str())
-                .and_then(|_| check_match("match", criteria))
+                .and_then(|_| check_criteria("match", criteria))
                 .map_err(|invalid| Error::invalid(&invalid))?;
             let (name, criteria) = (std::mem::take(name), criteria.take());
             Ok(Entity::Wait(WaitRecord::new(WaitFor::Event { name, criteria, since: *since }, *due)))

@@ -235,7 +235,9 @@ impl<'s> History<'s> {
                     self.plan.sent(number);
                     self.acknowledged.sent.entry(event_id).or_insert(self.steps);
                 }
-                Told::Posted(payload, received) => drop(self.acknowledged.payloads.insert(payload, received)),
+                Told::Posted(payload, received) => {
+                    *self.acknowledged.payloads.entry(payload).or_default() |= received;
+                }
             }
         }
         let latest = self.simulation.now().plus(60_000);

@@ -8,18 +8,19 @@ use axum::{
     extract::{Path, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode, header::AUTHORIZATION},
 };
-use ledgerline_dispatch::HookAnswer;
+use ledgerline_dispatch::{HookAnswer, HookPayload};
 use ledgerline_event::Name;
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Serialize;
 
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Received {
     run_id: Name,
     event_id: Name,
+    collapsed: bool,
 }
 
 pub(crate) async fn receive(
@@ -36,10 +37,11 @@ pub(crate) async fn receive(
         false => None,
     };
     let tenant = caller.as_ref().and_then(|caller| caller.as_ref().ok());
-    let payload = body::read_any(body).await?;
+    let idempotency_key = idempotency::key(&headers)?;
+    let payload = HookPayload { payload: body::read_any(body).await?, idempotency_key };
     match api.dispatch.receive_by_hook(tenant, &token, payload).await? {
-        HookAnswer::Received { run_id, event_id } => {
-            Ok((StatusCode::ACCEPTED, Json(Received { run_id, event_id })))
+        HookAnswer::Received { run_id, event_id, collapsed } => {
+            Ok((StatusCode::ACCEPTED, Json(Received { run_id, event_id, collapsed })))
         }
         HookAnswer::Gone => {
             Err(Problem::new(StatusCode::GONE, "hooks: the hook was disposed of, or its run has ended"))

@@ -9,13 +9,13 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::{AddedTasks, JobDetails, JobPage, JobSubmission, SubmittedJob, SubmittedJobTask};
-use ledgerline_event::JobState;
+use ledgerline_event::{JobState, dag::bare_id};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState};
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 pub(crate) async fn submit(
     State(api): State<Arc<Api>>,
@@ -23,7 +23,8 @@ pub(crate) async fn submit(
     body: Body,
 ) -> Result<(StatusCode, Json<SubmittedJob>), Problem> {
     let tenant = api.caller(&headers, KeyScope::Write).await?;
-    let job: JobSubmission = body::read(body).await?;
+    let mut job: JobSubmission = body::read(body).await?;
+    idempotency::fill_id(&headers, "jobId", &mut job.job_id, bare_id)?;
     let submitted = api.dispatch.submit_job(&api.emitter_of(tenant), job).await?;
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::{Json, body::Body, extract::State, http::HeaderMap, http::StatusCode};
-use ledgerline_event::{Invalid, MAX_AHEAD_MS, Millis, Name, Properties, content_hash};
+use ledgerline_dispatch::RecordedEvent;
+use ledgerline_event::{Invalid, MAX_AHEAD_MS, Millis, Properties};
 use ledgerline_ledger::control::api_key::KeyScope;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -28,23 +29,17 @@ struct Record {
     app: Option<String>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Recorded {
-    event_id: Name,
-    collapsed: bool,
-}
-
 pub(crate) async fn record(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Json<Recorded>), Problem> {
+) -> Result<(StatusCode, Json<RecordedEvent>), Problem> {
     let tenant = api.caller(&headers, KeyScope::Admin).await?;
-    let record: Record = body::read(body).await?;
+    let mut record: Record = body::read(body).await?;
+    idempotency::fill(&headers, "idempotencyKey", &mut record.idempotency_key)?;
     let now = (api.clock)();
 
-    let emitter = api.emitter_of(tenant.clone());
+    let emitter = api.emitter_of(tenant);
     let mut draft = emitter.event(record.event_type).entity(record.entity_type, record.entity_id);
     if let Some(time) = occurred_at(record.occurred_at, now)? {
         draft = draft.at(time);
@@ -66,19 +61,10 @@ pub(crate) async fn record(
     }
     let mut draft = draft.properties(record.properties);
     if let Some(key) = record.idempotency_key {
-        draft = draft.idempotency_key(key.clone());
-        // Checked before the look-up, so that a bad event is told so whether or not its key is taken.
-        let event = draft.clone().build_plain()?;
-        if let Some(first) = api.control.marker(&tenant, &key, now).await? {
-            if first.content_hash != content_hash(&event) {
-                tracing::warn!(first = %first.event_id, key, "collapsed onto an event with other content");
-                api.metrics.count(now, &[("CollapsedDifferent", 1)]);
-            }
-            return Ok((StatusCode::ACCEPTED, Json(Recorded { event_id: first.event_id, collapsed: true })));
-        }
+        draft = draft.idempotency_key(key);
     }
-    let event_id = draft.emit().await?;
-    Ok((StatusCode::ACCEPTED, Json(Recorded { event_id, collapsed: false })))
+    let recorded = api.dispatch.record_event(&emitter, draft.build_plain()?).await?;
+    Ok((StatusCode::ACCEPTED, Json(recorded)))
 }
 
 fn occurred_at(given: Option<Value>, now: Millis) -> Result<Option<Millis>, Invalid> {

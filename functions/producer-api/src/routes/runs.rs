@@ -9,13 +9,13 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::{ForeignEvent, LogPlace, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
-use ledgerline_event::{Invalid, RunState};
+use ledgerline_event::{Invalid, Name, RunState};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState, Paging};
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
@@ -23,7 +23,8 @@ pub(crate) async fn start(
     body: Body,
 ) -> Result<(StatusCode, Json<StartedRun>), Problem> {
     let tenant = api.caller(&headers, KeyScope::Write).await?;
-    let run: RunSubmission = body::read(body).await?;
+    let mut run: RunSubmission = body::read(body).await?;
+    idempotency::fill_id(&headers, "runId", &mut run.run_id, Name::new)?;
     let started = api.dispatch.start_run(&api.emitter_of(tenant), run).await?;
     Ok((StatusCode::ACCEPTED, Json(started)))
 }

@@ -8,24 +8,24 @@ use axum::{
     extract::{Query, State},
     http::{HeaderMap, StatusCode},
 };
-use ledgerline_dispatch::{EventSubmission, SentEventPage};
+use ledgerline_dispatch::{EventSubmission, SentEventPage, SubmittedEvent};
 use ledgerline_event::{Invalid, Millis, Name};
 use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::listing::{Asked, foreign_cursor, limit};
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 pub(crate) async fn send(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Json<Value>), Problem> {
+) -> Result<(StatusCode, Json<SubmittedEvent>), Problem> {
     let tenant = api.caller(&headers, KeyScope::Write).await?;
-    let event: EventSubmission = body::read(body).await?;
-    let event_id = api.dispatch.send_event(&api.emitter_of(tenant), event, None).await?;
-    Ok((StatusCode::ACCEPTED, Json(json!({ "eventId": event_id }))))
+    let mut event: EventSubmission = body::read(body).await?;
+    idempotency::fill(&headers, "idempotencyKey", &mut event.idempotency_key)?;
+    let sent = api.dispatch.send_event(&api.emitter_of(tenant), event, None).await?;
+    Ok((StatusCode::ACCEPTED, Json(sent)))
 }
 
 #[derive(Deserialize)]

@@ -12,6 +12,7 @@ use ledgerline_dispatch::{SubmittedTask, TaskPage, TaskSubmission};
 use ledgerline_event::{
     TaskSummary,
     catalogue::{Catalogued, TaskPending, TaskState},
+    dag::bare_id,
     keys::Scope,
 };
 use ledgerline_ledger::{EventQuery, control::api_key::KeyScope};
@@ -19,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState, Paging};
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 pub(crate) async fn submit(
     State(api): State<Arc<Api>>,
@@ -27,7 +28,8 @@ pub(crate) async fn submit(
     body: Body,
 ) -> Result<(StatusCode, Json<SubmittedTask>), Problem> {
     let tenant = api.caller(&headers, KeyScope::Write).await?;
-    let task: TaskSubmission = body::read(body).await?;
+    let mut task: TaskSubmission = body::read(body).await?;
+    idempotency::fill_id(&headers, "requestId", &mut task.request_id, bare_id)?;
     let submitted = api.dispatch.submit_task(&api.emitter_of(tenant), task).await?;
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }

@@ -14,7 +14,7 @@ use ledgerline_subscription::WorkflowType;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::{Api, body, problem::Problem};
+use crate::{Api, body, idempotency, problem::Problem};
 
 pub(crate) async fn list(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
     let tenant = api.caller(&headers, KeyScope::Read).await?;
@@ -59,7 +59,9 @@ pub(crate) async fn start(
     let tenant = api.caller(&headers, KeyScope::Write).await?;
     let Path(workflow_type) = workflow_type?;
     let start: Start = body::read_or_default(body).await?;
-    let started = api.dispatch.start(&tenant, &workflow_type, start.input, "api:start").await?;
-    let answer = json!({ "workflowType": workflow_type, "collapsed": started.is_none(), "started": started });
+    let key = idempotency::key(&headers)?;
+    let start = api.dispatch.start(&tenant, &workflow_type, start.input, "api:start", key.as_deref()).await?;
+    let answer =
+        json!({ "workflowType": workflow_type, "collapsed": start.collapsed, "started": start.started });
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }

@@ -1,14 +1,15 @@
 //! Appending to a log: entry n + 1 if it is absent, with everything that its events bring about.
 
 use aws_sdk_dynamodb::{error::SdkError, types::TransactWriteItem};
-use ledgerline_event::{LogDraft, LogEvent, Name, RunEventType, WaitFor, WaitOutcome};
+use ledgerline_event::{LogDraft, LogEvent, Name, RunEventType, RunState, WaitFor, WaitOutcome};
 use ledgerline_ledger::{StoreError, control::keys};
 
 use super::{
     LogEntry, RunLease, RunLog,
+    ending::is_last,
     hook::token_key,
-    log::{ENTRY_BYTES, stored_size},
-    side_writes::{RunWrite, SideWrite, StateChange, state_change},
+    log::{ENTRY_BYTES, json_size, stored_size},
+    side_writes::{RunWrite, SideWrite, StateChange, ending_change, state_change},
 };
 use crate::{
     Dispatch, DispatchError,
@@ -17,6 +18,8 @@ use crate::{
 
 /// Writes of one transaction beside the entry and the run: it takes a hundred.
 const SIDE_WRITES: usize = 90;
+/// What these writes may hold: a transaction takes 4 MB, the entry included.
+const SIDE_BYTES: usize = 2_500_000;
 
 /// What became of an append.
 #[derive(Debug)]
@@ -77,10 +80,14 @@ impl Dispatch {
         guards: Vec<TransactWriteItem>,
     ) -> Result<Appended, DispatchError> {
         let (mut events, mut writes, mut change) = (Vec::new(), Vec::<SideWrite>::new(), None::<StateChange>);
-        let mut bytes = 0;
+        let (mut bytes, mut side_bytes) = (0, 0);
         for draft in drafts {
-            bytes += stored_size(&draft.event_data);
-            let full = bytes > ENTRY_BYTES || writes.len() >= SIDE_WRITES;
+            bytes += stored_size(draft);
+            if draft.event_type == RunEventType::WaitCreated {
+                // Its criteria stand in a row of their own too.
+                side_bytes += json_size(&draft.event_data);
+            }
+            let full = bytes > ENTRY_BYTES || side_bytes > SIDE_BYTES || writes.len() >= SIDE_WRITES;
             // The token of a hook is taken on a condition; giving it back, or taking it once more, is another matter.
             let given_back =
                 writes.iter().any(|write| write.token_of.as_ref() == Some(&draft.correlation_id));
@@ -106,6 +113,13 @@ impl Dispatch {
             events.push(event);
         }
         log.astray = true;
+        let nonce = self.new_event_id();
+        if let Some(last) =
+            drafts.last().filter(|last| events.len() < drafts.len() && is_last(last.event_type))
+        {
+            let state = log.history.state().unwrap_or(RunState::Running);
+            change = Some(ending_change(change, state, self.ending(last, &nonce).await?));
+        }
         let sequence = log.sequence + 1;
         let hooks: Vec<Option<Name>> = writes.iter().map(|write| write.token_of.clone()).collect();
         // A sender that has called the run meanwhile is told that its event is there: then it is not too late for it.
@@ -121,7 +135,6 @@ impl Dispatch {
         let demands = !guards.is_empty() || expected_wakes.is_some();
         let ends = change.is_some_and(|change| change.ends());
         let writes = writes.into_iter().map(|side| side.write).chain(run).chain(guards).collect();
-        let nonce = self.new_event_id();
         match self.put_entry(&log.tenant, &log.run_id, sequence, &nonce, &events, writes).await? {
             PutEntry::Done => {
                 log.astray = false;

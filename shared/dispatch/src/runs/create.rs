@@ -3,16 +3,21 @@
 use std::collections::BTreeSet;
 
 use aws_sdk_dynamodb::types::TransactWriteItem;
-use ledgerline_event::{Invalid, Kind, LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
+use ledgerline_event::{Context, Invalid, Kind, LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use ledgerline_ledger::{Emitter, control::keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{RUN_LEASE_MS, RunRecord, outbox::check_loggable};
+use super::{RUN_LEASE_MS, RunRecord, log::json_size, outbox::check_loggable};
 use crate::{
     Dispatch, DispatchError,
     transaction::{Cancelled, built, busy, cancelled},
 };
+
+/// A larger context loses what senders have added to it.
+const CONTEXT_BYTES: usize = 20_000;
+/// No id of a subscription is longer.
+const VIA_CHARS: usize = 128;
 
 /// What somebody wants to be run.
 #[derive(Clone, Debug, Deserialize)]
@@ -83,7 +88,7 @@ impl NewRun {
             event_data: data,
         };
         check_loggable(&draft).map_err(|invalid| Invalid::new("input", invalid.to_string()))?;
-        let context = serde_json::to_string(&origin.context);
+        let context = serde_json::to_string(&bounded(&origin.context));
         Ok(Self {
             tenant_id: origin.tenant.clone(),
             app_name: origin.app.clone(),
@@ -119,6 +124,10 @@ impl NewRun {
             ended_at: None,
             workflow_version: None,
             last_error: None,
+            failed_visits: 0,
+            rejected_visits: 0,
+            ending: None,
+            ending_key: None,
             created_by: self.event_id.clone(),
             context: self.context.clone(),
             caused_by: self.caused_by.clone(),
@@ -141,6 +150,21 @@ impl NewRun {
     }
 }
 
+/// A context that fits into the run's record and into each of its events: fields that senders add may be large.
+fn bounded(context: &Context) -> Context {
+    match json_size(context) <= CONTEXT_BYTES {
+        true => context.clone(),
+        false => Context {
+            source: None,
+            environment: context.environment.clone(),
+            attempt: context.attempt,
+            generation: context.generation,
+            via: context.via.iter().map(|via| via.chars().take(VIA_CHARS).collect()).collect(),
+            ..Context::default()
+        },
+    }
+}
+
 impl Dispatch {
     /// Starts a run in the context of `emitter`. With the same id and the same content as before it changes nothing.
     pub async fn start_run(
@@ -153,8 +177,12 @@ impl Dispatch {
             None => emitter.new_id(Kind::Run),
             Some(id) => Name::new("runId", id.as_str())?,
         };
-        self.check_runnable(&workflow).await?;
         let run = NewRun::new(emitter, run_id.clone(), &workflow, submission.input)?;
+        match self.check_runnable(&workflow).await {
+            // A repeat names the run that there is, whatever runners have by now.
+            Err(DispatchError::Invalid(_)) if self.has_run(&run).await? => {}
+            checked => checked?,
+        }
         let collapsed = match self.create_run(&run).await? {
             None => false,
             Some(there) if there.created_by == run.event_id => false,
@@ -168,6 +196,11 @@ impl Dispatch {
         };
         self.go_on(&run.tenant_id, &run_id, false).await?;
         Ok(StartedRun { run_id, collapsed })
+    }
+
+    async fn has_run(&self, run: &NewRun) -> Result<bool, DispatchError> {
+        let key = keys::run(&run.tenant_id, &run.run_id);
+        Ok(self.control.get::<RunRecord>(&key).await?.is_some())
     }
 
     /// Makes a run unless there is one, and sends it to the runners.

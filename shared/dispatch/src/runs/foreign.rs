@@ -48,6 +48,9 @@ impl Dispatch {
         };
         let draft = with_token(draft, || self.new_hook_token());
         let (mut log, _) = self.read_log(&run, tenant).await?;
+        if let Some(ending) = self.ending_of(&run).await? {
+            self.end_run(&mut log, &ending, None).await?;
+        }
         let mut attempt = 0;
         loop {
             log.history.check(&draft)?;

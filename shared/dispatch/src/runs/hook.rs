@@ -13,7 +13,12 @@ use super::{
     outbox::check_loggable,
     wake::{FromOutside, Woken},
 };
-use crate::{Dispatch, DispatchError, conditional::text, transaction::built};
+use crate::{
+    Dispatch, DispatchError,
+    conditional::text,
+    idempotency::{FirstRequest, Keyed, check_idempotency_key},
+    transaction::built,
+};
 
 /// What a token that was made here begins with.
 const MADE: &str = "htok_";
@@ -27,11 +32,28 @@ pub enum HookAnswer {
         run_id: Name,
         /// The event that says so.
         event_id: Name,
+        /// Whether an earlier request with the same key brought it.
+        collapsed: bool,
     },
     /// The hook was disposed, or its run has ended.
     Gone,
     /// No hook has such a token.
     Unknown,
+}
+
+/// What is given to a hook.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct HookPayload {
+    pub payload: Value,
+    /// Given once more under this key, the payload is not received again.
+    pub idempotency_key: Option<String>,
+}
+
+impl From<Value> for HookPayload {
+    fn from(payload: Value) -> Self {
+        Self { payload, idempotency_key: None }
+    }
 }
 
 /// A hook as it is stored.
@@ -118,8 +140,12 @@ impl Dispatch {
         &self,
         tenant: Option<&Name>,
         token: &str,
-        payload: Value,
+        payload: impl Into<HookPayload>,
     ) -> Result<HookAnswer, DispatchError> {
+        let HookPayload { payload, idempotency_key } = payload.into();
+        if let Some(key) = &idempotency_key {
+            check_idempotency_key("idempotencyKey", key)?;
+        }
         let expected = digest(token);
         let key = match (is_made(token), tenant) {
             (true, _) => keys::hook(&expected),
@@ -129,6 +155,15 @@ impl Dispatch {
         let Some(row) = self.control.get::<HookRow>(&key).await? else { return Ok(HookAnswer::Unknown) };
         if !bool::from(row.token_digest.as_bytes().ct_eq(expected.as_bytes())) {
             return Ok(HookAnswer::Unknown);
+        }
+        let keyed = idempotency_key.map(|idempotency_key| Keyed {
+            row: keys::hook_request(&key, &idempotency_key),
+            content_hash: crate::parked::digest(&[&payload.to_string()]),
+            any_content: false,
+        });
+        // Before anything else: what was received stays received when the hook is gone.
+        if let Some(answer) = self.received_before(&row, keyed.as_ref()).await? {
+            return Ok(answer);
         }
         if row.disposed {
             return Ok(HookAnswer::Gone);
@@ -146,22 +181,41 @@ impl Dispatch {
             .expression_attribute_values(":hook", text(&row.hook_id))
             .build()
             .map_err(built)?;
-        let woken = self
-            .wake_run(FromOutside {
-                tenant: &row.tenant_id,
-                run_id: &row.run_id,
-                draft,
-                guards: vec![TransactWriteItem::builder().condition_check(active).build()],
-                expected_wakes: None,
-            })
-            .await?;
-        Ok(match woken {
+        let event_id = self.new_event_id();
+        let mut guards = vec![TransactWriteItem::builder().condition_check(active).build()];
+        if let Some(keyed) = &keyed {
+            let first = FirstRequest::new(keyed, Some(event_id.clone()), self.now()).for_run(&row.run_id);
+            guards.push(self.first_request_write(&keyed.row, &first)?);
+        }
+        let outside = FromOutside { tenant: &row.tenant_id, run_id: &row.run_id, draft, guards, expected_wakes: None };
+        match self.wake_run_as(event_id, outside).await? {
             Woken::Done(event) => {
                 self.go_on(&row.tenant_id, &row.run_id, row.external).await?;
-                HookAnswer::Received { run_id: row.run_id, event_id: event.event_id }
+                let event_id = event.event_id;
+                Ok(HookAnswer::Received { run_id: row.run_id, event_id, collapsed: false })
             }
-            Woken::Ended | Woken::Refused => HookAnswer::Gone,
-        })
+            // Another request with the same key may have come first, and may have been the last before the end.
+            Woken::Ended | Woken::Refused => {
+                let before = self.received_before(&row, keyed.as_ref()).await?;
+                Ok(before.unwrap_or(HookAnswer::Gone))
+            }
+        }
+    }
+
+    /// What was answered when a payload with this key came first; the run goes on if it has not since.
+    async fn received_before(
+        &self,
+        row: &HookRow,
+        keyed: Option<&Keyed>,
+    ) -> Result<Option<HookAnswer>, DispatchError> {
+        let Some(keyed) = keyed else { return Ok(None) };
+        let Some(first) = self.repeated(keyed).await? else { return Ok(None) };
+        let (Some(event_id), Some(run_id)) = (first.made, first.run_id) else { return Ok(None) };
+        // A token that was chosen may be that of another run's hook by now.
+        if run_id == row.run_id {
+            self.go_on(&row.tenant_id, &run_id, row.external).await?;
+        }
+        Ok(Some(HookAnswer::Received { run_id, event_id, collapsed: true }))
     }
 
     /// The hook stays, so that whoever still has the token is told that it is over.

@@ -13,6 +13,9 @@ use crate::{
 /// How long a runner has a run without renewing.
 pub const RUN_LEASE_MS: u64 = 60_000;
 
+/// Characters of an error that the record keeps: errors may quote what they are about.
+const ERROR_CHARS: usize = 1_000;
+
 /// What became of asking for a run.
 #[derive(Debug)]
 pub enum RunTaken {
@@ -71,8 +74,18 @@ pub enum LetGo<'a> {
     /// At this time in any case.
     Until(Millis),
     /// It could not go on. Then, again.
-    #[allow(missing_docs)]
-    InTrouble { error: &'a str, again_at: Millis },
+    InTrouble {
+        /// Why.
+        error: &'a str,
+        /// When.
+        again_at: Millis,
+        /// When a message for it will come; the sweep comes only after that.
+        alarm_at: Option<Millis>,
+        /// How many visits in a row could not go on, this one included.
+        failed: u32,
+        /// How many of them failed in a way that does not pass by itself.
+        rejected: u32,
+    },
 }
 
 /// What became of letting a run go.
@@ -167,7 +180,10 @@ impl Dispatch {
             .expression_attribute_values(":wakes", number(lease.record.wakes))
             .expression_attribute_values(":emitted", number(emitted))
             .expression_attribute_values(":zero", number(0));
-        let alarm_at = if let LetGo::UntilWoken { alarm_at } = how { alarm_at } else { None };
+        let alarm_at = match how {
+            LetGo::UntilWoken { alarm_at } | LetGo::InTrouble { alarm_at, .. } => alarm_at,
+            LetGo::Until(_) => None,
+        };
         match alarm_at {
             Some(at) => {
                 set.push_str(", alarmAt = :alarm");
@@ -176,28 +192,39 @@ impl Dispatch {
             None => remove.push_str(", alarmAt"),
         }
         match how {
-            LetGo::InTrouble { error, .. } => {
-                set.push_str(", lastError = :error");
-                update = update.expression_attribute_values(":error", text(error));
+            LetGo::InTrouble { error, failed, rejected, .. } => {
+                let error: String = error.chars().take(ERROR_CHARS).collect();
+                set.push_str(", lastError = :error, failedVisits = :failed, rejectedVisits = :rejected");
+                update = update
+                    .expression_attribute_values(":error", text(&error))
+                    .expression_attribute_values(":failed", number(failed.into()))
+                    .expression_attribute_values(":rejected", number(rejected.into()));
             }
             // A runner that releases it in order has done everything up to there, for every wait that was called.
             LetGo::UntilWoken { .. } | LetGo::Until(_) => {
                 set.push_str(", lookedBack = :emitted, looked = :emitted");
-                remove.push_str(", lastError, called");
+                remove.push_str(", lastError, called, failedVisits, rejectedVisits");
                 if lease.positions != lease.record.positions() {
                     set.push_str(", looks = :looks");
                     update = update.expression_attribute_values(":looks", text(&lease.positions.to_json()));
                 }
             }
         }
-        match how {
-            LetGo::Until(again_at) | LetGo::InTrouble { again_at, .. } => {
+        let due_at = match how {
+            LetGo::UntilWoken { .. } => None,
+            LetGo::Until(at) => Some(at),
+            // Whoever gets the message has time to take the run before the sweep sends another.
+            LetGo::InTrouble { alarm_at: Some(at), .. } => Some(at.plus(RUN_LEASE_MS)),
+            LetGo::InTrouble { again_at, .. } => Some(again_at),
+        };
+        match due_at {
+            Some(due_at) => {
                 set.push_str(", dueShard = :dueShard, dueAt = :again");
                 update = update
                     .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
-                    .expression_attribute_values(":again", number(again_at.get()));
+                    .expression_attribute_values(":again", number(due_at.get()));
             }
-            LetGo::UntilWoken { .. } => remove.push_str(", dueShard, dueAt"),
+            None => remove.push_str(", dueShard, dueAt"),
         }
         match conditionally::<RunRecord>(update.update_expression(set + &remove)).await? {
             Answer::Done(_) => Ok(Released::Done),

@@ -1,7 +1,7 @@
 //! The log of a run: entries of events, each entry one row, in the order in which they were appended.
 
 use futures::future::try_join_all;
-use ledgerline_event::{LogEvent, Millis, Name, RunHistory};
+use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunHistory};
 use ledgerline_ledger::{
     StoreError,
     control::{keys, read},
@@ -201,7 +201,7 @@ impl Dispatch {
         let mut stored = Vec::with_capacity(events.len());
         for event in events {
             let unreadable = |error: serde_json::Error| StoreError::unreadable("PutItem", error.to_string());
-            let data = match size_of(&event.event_data) > INLINE_BYTES {
+            let data = match json_size(&event.event_data) > INLINE_BYTES {
                 true => Some(serde_json::to_vec(&event.event_data).map_err(unreadable)?),
                 false => None,
             };
@@ -233,24 +233,33 @@ impl Dispatch {
     }
 }
 
-/// About how many bytes of a row an event takes.
-pub(super) fn stored_size(data: &Map<String, Value>) -> usize {
-    let size = size_of(data);
-    200 + if size > INLINE_BYTES { 100 } else { size }
+/// How many bytes of a row an event takes at most.
+pub(super) fn stored_size(draft: &LogDraft) -> usize {
+    let data = json_size(&draft.event_data);
+    // The names of the fields, the event's id, its type and its time, and the key of details that lie elsewhere.
+    let envelope = 250 + json_size(&draft.correlation_id);
+    envelope + if data > INLINE_BYTES { 2 } else { data }
 }
 
-/// As JSON, near enough: what has to be escaped counts once.
-fn size_of(data: &Map<String, Value>) -> usize {
-    fn of(value: &Value) -> usize {
-        match value {
-            Value::Null | Value::Bool(_) => 5,
-            Value::Number(_) => 20,
-            Value::String(text) => text.len() + 2,
-            Value::Array(values) => values.iter().map(|value| of(value) + 1).sum::<usize>() + 2,
-            Value::Object(fields) => size_of(fields),
+/// How long a value is as JSON, with everything that has to be escaped.
+pub(super) fn json_size(value: &impl Serialize) -> usize {
+    struct Counted(usize);
+    impl std::io::Write for Counted {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
         }
     }
-    data.iter().map(|(name, value)| name.len() + of(value) + 4).sum::<usize>() + 2
+    let mut counted = Counted(0);
+    match serde_json::to_writer(&mut counted, value) {
+        Ok(()) => counted.0,
+        // Writing it down says what is wrong.
+        Err(_) => usize::MAX / 2,
+    }
 }
 
 impl EntryRow {
@@ -259,5 +268,35 @@ impl EntryRow {
         let sequence = keys::parse_run_entry(&self.sk).ok_or_else(|| unreadable(self.sk.clone()))?;
         let stored = serde_json::from_str(&self.events).map_err(|error| unreadable(error.to_string()))?;
         Ok((sequence, stored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline_event::RunEventType;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stored_event_is_never_larger_than_was_reckoned() {
+        for (id, data) in [
+            ("step_1".to_owned(), json!({"result": "\"".repeat(20_000)})),
+            (
+                "\"".repeat(128),
+                json!({"error": "\u{1}\n\\ä€😀".repeat(100), "n": [1.5e-300, -7, u64::MAX, null, true]}),
+            ),
+            ("x".to_owned(), json!({})),
+        ] {
+            let Value::Object(event_data) = data else { unreachable!("an object") };
+            let correlation_id = Name::new("id", id).unwrap();
+            let draft = LogDraft { event_type: RunEventType::StepCompleted, correlation_id, event_data };
+            let at = Millis::try_from(9_999_999_999_999).unwrap();
+            let id = Name::new("id", "evnt_01M7J576DPE1KRSR8X0X1DY98M").unwrap();
+            let data_key = Some(format!("runs/{id}.json"));
+            let stored = StoredEvent { event: draft.clone().at(id, at), data_key };
+            let actual = serde_json::to_string(&stored).unwrap().len();
+            assert!(actual <= stored_size(&draft), "{actual} of {}", stored_size(&draft));
+        }
     }
 }

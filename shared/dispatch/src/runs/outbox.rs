@@ -67,6 +67,11 @@ impl Dispatch {
                 // Another runner began it, and looks after it.
                 return Ok(());
             }
+            if settles && let Some(ending) = self.ending_of(&run).await? {
+                let (mut log, _) = self.read_log(&run, tenant).await?;
+                Box::pin(self.end_run(&mut log, &ending, None)).await?;
+                continue;
+            }
             let known = if settles { run.emitted.min(run.looked()) } else { run.emitted };
             let mut entries = self.log_entries(tenant, run_id, known).await?;
             let mut positions = run.positions();

@@ -30,6 +30,18 @@ pub struct RunRecord {
     /// Why the last runner could not go on with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// How many visits in a row could not go on with it.
+    #[serde(default)]
+    pub(crate) failed_visits: u32,
+    /// How many visits failed since the last one that did not, in a way that does not pass by itself.
+    #[serde(default)]
+    pub(crate) rejected_visits: u32,
+    /// The event with which it ends, as JSON, while it closes what is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ending: Option<String>,
+    /// The same, where it lies in the payload bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ending_key: Option<String>,
     /// Its `run_created` event.
     pub(crate) created_by: Name,
     /// The context of its events, as JSON.
@@ -87,6 +99,16 @@ impl RunRecord {
     /// How often it was taken without being let go: whoever took it died, or lost it.
     pub fn lost_takes(&self) -> u32 {
         self.takes.saturating_sub(1)
+    }
+
+    /// How many visits in a row could not go on with it. A process that does not count them takes the error away only.
+    pub fn failed_visits(&self) -> u32 {
+        if self.last_error.is_some() { self.failed_visits } else { 0 }
+    }
+
+    /// How many visits failed in a way that does not pass by itself.
+    pub fn rejected_visits(&self) -> u32 {
+        if self.last_error.is_some() { self.rejected_visits } else { 0 }
     }
 
     /// The last entry of its log whose events are in the ledger.

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ledgerline_event::{Invalid, Millis, Name};
-use ledgerline_ledger::control::keys;
+use ledgerline_event::{Invalid, Millis, Name, Seconds};
+use ledgerline_ledger::{
+    StoreError,
+    control::{item, keys},
+};
 use serde::{Deserialize, Serialize};
 
+use super::RunRecord;
 use crate::{Dispatch, DispatchError};
 
 #[derive(Serialize, Deserialize)]
@@ -17,6 +21,19 @@ struct Runnable {
     seen_at: Millis,
 }
 
+/// Such notes are put anew at each refusal, so they need not stay for long.
+const REFUSED_SECONDS: u64 = 24 * 60 * 60;
+
+#[derive(Serialize, Deserialize)]
+struct Refused {
+    #[serde(rename = "SK", skip_serializing, default)]
+    place: String,
+    /// The version that the run began with; any will do for one that has not begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    ttl: Seconds,
+}
+
 impl Dispatch {
     /// Notes which workflows, in which versions, a runner has.
     pub async fn publish_workflows(
@@ -26,7 +43,37 @@ impl Dispatch {
         for (name, versions) in workflows {
             let row = Runnable { name: String::new(), versions, seen_at: self.now() };
             let put = self.control.put(&keys::runnable(&name), &row)?.send().await;
-            put.map_err(|error| ledgerline_ledger::StoreError::new("PutItem", error))?;
+            put.map_err(|error| StoreError::new("PutItem", error))?;
+            self.wake_refused(&name, &row.versions).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a runner has refused a run: one that has its workflow wakes it. Without this note the run is looked at
+    /// again all the same, only later.
+    pub async fn note_refused(&self, tenant: &Name, run: &RunRecord) -> Result<(), DispatchError> {
+        let row = Refused {
+            place: String::new(),
+            version: run.workflow_version.clone(),
+            ttl: self.now().seconds().plus(REFUSED_SECONDS),
+        };
+        let key = keys::refused_run(&run.workflow_name, tenant, &run.run_id);
+        self.control.put_all(vec![item(&key, &row)?]).await?;
+        Ok(())
+    }
+
+    /// Sends runs to the runners that were refused for lack of what a runner has now.
+    async fn wake_refused(&self, workflow: &str, versions: &[String]) -> Result<(), DispatchError> {
+        let refused: Vec<Refused> = self.control.all(&keys::refused_runs(workflow)).await?;
+        for row in refused {
+            if row.version.as_ref().is_some_and(|version| !versions.contains(version)) {
+                continue;
+            }
+            let Some((tenant, run_id)) = row.place.split_once('#') else { continue };
+            let (tenant, run_id) = (Name::new("tenantId", tenant)?, Name::new("runId", run_id)?);
+            self.send_run(&tenant, &run_id, 0).await?;
+            let delete = self.control.delete(&keys::refused_run(workflow, &tenant, &run_id)).send().await;
+            delete.map_err(|error| StoreError::new("DeleteItem", error))?;
         }
         Ok(())
     }

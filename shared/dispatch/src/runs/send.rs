@@ -22,6 +22,7 @@ use super::side_writes::Owner;
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
+    idempotency::{Keyed, Made, check_idempotency_key},
 };
 
 /// A match is stored under each of its leaves: it should be short.
@@ -41,6 +42,19 @@ pub struct EventSubmission {
     pub data: Value,
     #[serde(default = "nothing")]
     pub r#match: Value,
+    /// Sent once more under this key, the event is not sent again.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+}
+
+/// An event that is on its way to runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct SubmittedEvent {
+    pub event_id: Name,
+    /// Whether it was sent before.
+    pub collapsed: bool,
 }
 
 fn nothing() -> Value {
@@ -103,6 +117,17 @@ pub(super) fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
     event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect()
 }
 
+impl EventSubmission {
+    /// The request under the key of the event, if it has one.
+    fn keyed(&self, tenant: &str) -> Result<Option<Keyed>, Invalid> {
+        let Some(key) = &self.idempotency_key else { return Ok(None) };
+        check_idempotency_key("idempotencyKey", key)?;
+        let asked = json!({ "event": self.event, "data": self.data, "match": self.r#match });
+        let content_hash = crate::parked::digest(&[&asked.to_string()]);
+        Ok(Some(Keyed { row: keys::send_request(tenant, key), content_hash, any_content: false }))
+    }
+}
+
 impl SentEvent {
     pub(super) fn contains(&self, criteria: &str) -> bool {
         serde_json::from_str(criteria).is_ok_and(|criteria: Value| contains(&self.match_criteria, &criteria))
@@ -117,11 +142,17 @@ impl Dispatch {
         emitter: &Emitter,
         submission: EventSubmission,
         from: Option<(&Name, Name)>,
-    ) -> Result<Name, DispatchError> {
+    ) -> Result<SubmittedEvent, DispatchError> {
         let event_name = Name::new("event", submission.event.as_str())?;
         if let Some(beginning) = ledgerline_subscription::reserved_beginning(&event_name) {
             let reason = format!("`{event_name}` cannot be sent: `{beginning}…` are the system's own events");
             return Err(Invalid::new("event", reason).into());
+        }
+        let keyed = submission.keyed(&emitter.origin().tenant)?;
+        if let Some(keyed) = &keyed
+            && let Some(event_id) = self.repeated(keyed).await?.and_then(|first| first.made)
+        {
+            return Ok(SubmittedEvent { event_id, collapsed: true });
         }
         let (run_id, event_id) = from.unzip();
         let sent = SentEvent {
@@ -138,13 +169,14 @@ impl Dispatch {
         let key = keys::send_claim(&sent.tenant_id, &event_id);
         let effects = self.sent_effects(emitter, sent).await?;
         let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
-        match self.carry_out(&[intent]).await {
-            Ok(_) => Ok(event_id),
+        match self.carry_out_once(intent, keyed.as_ref()).await {
+            Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
+            Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
             // Too many senders want one of the runs. The event is accepted and the sweep calls the rest: after an error
             // the sender would send it twice.
             Err(DispatchError::NotCalled(error)) if error.fault == Fault::Conflict => {
                 tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep goes on with it");
-                Ok(event_id)
+                Ok(SubmittedEvent { event_id, collapsed: false })
             }
             Err(error) => Err(error),
         }

@@ -7,7 +7,7 @@ use ledgerline_ledger::control::keys::{self, ControlKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{RunLease, RunLog, hook::HookRow};
+use super::{RunLease, RunLog, ending::Ending, hook::HookRow};
 use crate::{
     Dispatch, DispatchError,
     conditional::{number, text},
@@ -65,6 +65,8 @@ pub(super) struct StateChange {
     state: RunState,
     started: Option<(Millis, Option<String>)>,
     ended: Option<Millis>,
+    /// How it ends with a later entry.
+    ending: Option<Ending>,
 }
 
 impl StateChange {
@@ -254,8 +256,19 @@ impl Dispatch {
                 set.push("endedAt = :ended".into());
                 update = update.expression_attribute_values(":ended", number(at.get()));
             }
+            if let Some(ending) = &change.ending {
+                let (field, value) = match ending {
+                    Ending::Inline(json) => ("ending", json),
+                    Ending::Stored(key) => ("endingKey", key),
+                };
+                set.push(format!("{field} = :ending"));
+                update = update.expression_attribute_values(":ending", text(value));
+            }
         }
-        let update = update.update_expression(format!("SET {}", set.join(", "))).build().map_err(built)?;
+        let over = change.is_some_and(StateChange::ends);
+        let remove = if over { " REMOVE ending, endingKey" } else { "" };
+        let update = update.update_expression(format!("SET {}{remove}", set.join(", ")));
+        let update = update.build().map_err(built)?;
         Ok(TransactWriteItem::builder().update(update).build())
     }
 }
@@ -275,7 +288,14 @@ pub(super) fn state_change(before: Option<StateChange>, event: &LogEvent) -> Opt
         state,
         started: started.or(before.and_then(|before| before.started)),
         ended: state.is_terminal().then_some(event.timestamp),
+        ending: None,
     })
+}
+
+/// A change by which a run begins to end: it stays in `state` until a later entry ends it.
+pub(super) fn ending_change(before: Option<StateChange>, state: RunState, ending: Ending) -> StateChange {
+    let before = before.unwrap_or(StateChange { state, started: None, ended: None, ending: None });
+    StateChange { ending: Some(ending), ..before }
 }
 
 fn as_put(put: Put) -> TransactWriteItem {

@@ -1,8 +1,16 @@
 //! What the clock brings: runs that nobody finished looking after, and timers whose time has come.
 
-use ledgerline_event::{LogDraft, Name, RunEntity, RunEventType};
-use ledgerline_ledger::control::keys::{self, ControlKey, DUE_SHARDS};
+use std::{collections::HashSet, time::Duration};
+
+use futures::{FutureExt, StreamExt, stream};
+use ledgerline_event::{LogDraft, Millis, Name, RunEntity, RunEventType};
+use ledgerline_ledger::{
+    StoreError,
+    control::keys::{self, ControlKey, DUE_SHARDS},
+};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use super::{
     RUN_LEASE_MS, RunRecord,
@@ -22,6 +30,22 @@ const PAUSE_MAX_MS: u64 = 60 * 60_000;
 /// A message that should have come by now and did not within this is given up.
 const LATE_MS: u64 = 10_000;
 
+/// How long a sweep takes at most, unless its caller says so.
+const BUDGET: Duration = Duration::from_secs(45);
+/// Records that are read at once…
+const PAGE: i32 = 50;
+/// …and looked after side by side.
+const AT_ONCE: usize = 16;
+
+/// What became of one record.
+#[derive(Default)]
+struct Seen {
+    sent_again: bool,
+    timer: bool,
+    /// For the runners, together with those of others.
+    message: Option<Message>,
+}
+
 /// What a sweep of runs did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -32,29 +56,154 @@ pub struct RunsSwept {
     pub timers: usize,
 }
 
+/// Where a sweep stopped: the next one begins there, so that one that never has the time for everything comes to
+/// everything in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    shard: u8,
+    due_at: Millis,
+}
+
+/// A part of what is due: one shard, from a time to a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    shard: u8,
+    from: Millis,
+    until: Millis,
+}
+
+/// Everything that is due until then, from `place` on and around to it again.
+fn parts(place: Option<Place>, until: Millis) -> Vec<Part> {
+    let begin = place.unwrap_or(Place { shard: 0, due_at: Millis::MIN });
+    let first = begin.shard % DUE_SHARDS;
+    let all = (0..DUE_SHARDS).map(|n| (first + n) % DUE_SHARDS);
+    let mut parts: Vec<Part> = all.map(|shard| Part { shard, from: Millis::MIN, until }).collect();
+    if begin.due_at > Millis::MIN {
+        parts[0].from = begin.due_at.min(until);
+        parts.push(Part { shard: first, from: Millis::MIN, until: parts[0].from });
+    }
+    parts
+}
+
 impl Dispatch {
-    /// Looks after runs whose time has come.
+    /// Looks after runs whose time has come, for at most [`BUDGET`].
     pub async fn sweep_runs(&self) -> Result<RunsSwept, DispatchError> {
+        self.sweep_runs_until(Instant::now() + BUDGET).await
+    }
+
+    /// The same until `deadline`. Whatever the deadline is, some are looked after.
+    pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
+        let key = keys::run_sweep();
+        let place: Option<Place> = self.control.get(&key).await?;
         let mut swept = RunsSwept::default();
-        for shard in 0..DUE_SHARDS {
-            let until = self.now().plus(AHEAD_MS);
-            let mut messages = Vec::new();
-            for key in self.control.all_due(&keys::run_due_shard(shard), until).await? {
-                // One that cannot be seen to now must not keep the others from it.
-                let seen = match key.sk == keys::RUN {
-                    true => self.sweep_run(&key).await.map(|again| swept.sent_again += usize::from(again)),
-                    false => self
-                        .sweep_timer(&key, &mut messages)
-                        .await
-                        .map(|seen| swept.timers += usize::from(seen)),
-                };
-                if let Err(error) = seen {
-                    tracing::error!(pk = key.pk, sk = key.sk, %error, "a run could not be looked after; the next sweep tries again");
+        let mut trouble = None;
+        let mut stopped = None;
+        for (number, part) in parts(place, self.now().plus(AHEAD_MS)).into_iter().enumerate() {
+            if number > 0 && Instant::now() >= deadline {
+                stopped = Some(Place { shard: part.shard, due_at: part.from });
+                break;
+            }
+            match self.sweep_part(part, deadline, &mut swept).await {
+                Ok(None) => {}
+                Ok(Some(at)) => {
+                    stopped = Some(Place { shard: part.shard, due_at: at });
+                    break;
+                }
+                // One shard that cannot be read must not keep the others from their turn.
+                Err(error) => {
+                    tracing::error!(shard = part.shard, %error, "a part of the runs was not swept");
+                    trouble = Some(error);
                 }
             }
-            self.send_messages(messages).await?;
         }
-        Ok(swept)
+        if stopped != place {
+            let written = match stopped {
+                Some(place) => self
+                    .control
+                    .put(&key, &place)?
+                    .send()
+                    .await
+                    .map(drop)
+                    .map_err(|error| StoreError::new("PutItem", error)),
+                None => self
+                    .control
+                    .delete(&key)
+                    .send()
+                    .await
+                    .map(drop)
+                    .map_err(|error| StoreError::new("DeleteItem", error)),
+            };
+            written?;
+        }
+        trouble.map_or(Ok(swept), Err)
+    }
+
+    /// Sweeps a part, page by page. Answers where it stopped if there was no time for all of it.
+    async fn sweep_part(
+        &self,
+        part: Part,
+        deadline: Instant,
+        swept: &mut RunsSwept,
+    ) -> Result<Option<Millis>, DispatchError> {
+        let (now, mut from) = (self.now(), part.from);
+        // Many records may be due at the same millisecond, and a page ends anywhere.
+        let mut seen: HashSet<ControlKey> = HashSet::new();
+        let mut limit = PAGE;
+        loop {
+            let page =
+                self.control.due_between(&keys::run_due_shard(part.shard), from, part.until, limit).await?;
+            let is_last = page.len() < usize::try_from(limit).unwrap_or(usize::MAX);
+            let end = page.last().map_or(part.until, |(_, at)| *at);
+            let new: Vec<&(ControlKey, Millis)> =
+                page.iter().filter(|(key, _)| !seen.contains(key)).collect();
+            let progressed = !new.is_empty();
+            // Only timers are looked after ahead of their time.
+            let new = new.into_iter().filter(|(key, at)| key.sk != keys::RUN || *at <= now);
+            let new: Vec<ControlKey> = new.map(|(key, _)| key.clone()).collect();
+            let looks: Vec<_> =
+                new.into_iter().map(|key| async move { self.sweep_one(&key).await }.boxed()).collect();
+            let looked: Vec<Seen> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+            let mut messages = Vec::new();
+            for one in looked {
+                swept.sent_again += usize::from(one.sent_again);
+                swept.timers += usize::from(one.timer);
+                messages.extend(one.message);
+            }
+            self.send_messages(messages).await?;
+            if is_last {
+                return Ok(None);
+            }
+            // A place is a moment: what is due at one moment is swept whole, or the next sweep would not come further.
+            if Instant::now() >= deadline && end > from {
+                return Ok(Some(end));
+            }
+            if from != end {
+                seen.clear();
+            }
+            seen.extend(page.into_iter().filter(|(_, at)| *at == end).map(|(key, _)| key));
+            // More than a page is due at one moment: the next page has to be longer.
+            limit = if progressed {
+                PAGE.max(i32::try_from(seen.len()).unwrap_or(PAGE) + PAGE)
+            } else {
+                limit.saturating_mul(2)
+            };
+            from = end;
+        }
+    }
+
+    /// One that cannot be seen to now must not keep the others from it.
+    async fn sweep_one(&self, key: &ControlKey) -> Seen {
+        let seen = match key.sk == keys::RUN {
+            true => {
+                self.sweep_run(key).await.map(|sent_again| Seen { sent_again, timer: false, message: None })
+            }
+            false => self.sweep_timer(key).await,
+        };
+        seen.unwrap_or_else(|error| {
+            tracing::error!(pk = key.pk, sk = key.sk, %error, "a run could not be looked after; the next sweep tries again");
+            Seen::default()
+        })
     }
 
     /// A run that was created, woken or taken, and not looked after in time.
@@ -89,30 +238,31 @@ impl Dispatch {
     }
 
     /// A sleep, a retry or a timeout. Its runner decides; where there is none, it is decided here.
-    async fn sweep_timer(
-        &self,
-        key: &ControlKey,
-        messages: &mut Vec<Message>,
-    ) -> Result<bool, DispatchError> {
-        let Some(owner) = self.control.get::<Owner>(key).await? else { return Ok(false) };
-        let Some(due_at) = owner.due_at else { return Ok(false) };
+    async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, DispatchError> {
+        let nothing = Seen::default();
+        let Some(owner) = self.control.get::<Owner>(key).await? else { return Ok(nothing) };
+        let Some(due_at) = owner.due_at else { return Ok(nothing) };
         let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
-        let Some((tenant, _)) = tenant else { return Ok(false) };
+        let Some((tenant, _)) = tenant else { return Ok(nothing) };
         let tenant = Name::new("tenantId", tenant)?;
         let now = self.now();
         if !owner.external {
             let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
+            if run.as_ref().is_some_and(|run| run.last_error.is_some() && run.due_at > Some(now)) {
+                // It could not go on, and is left alone until then.
+                return Ok(nothing);
+            }
             let alarm = run.and_then(|run| run.alarm_at).filter(|alarm| *alarm <= due_at);
             if alarm.is_some_and(|alarm| alarm.plus(LATE_MS) > now) {
                 // A message for it is on its way.
-                return Ok(false);
+                return Ok(nothing);
             }
             let delay = due_at.get().saturating_sub(now.get()).div_ceil(1_000);
-            messages.push(run_message(&tenant, &owner.run_id, delay)?);
-            return Ok(true);
+            let message = Some(run_message(&tenant, &owner.run_id, delay)?);
+            return Ok(Seen { sent_again: false, timer: true, message });
         }
         if due_at > now || ledgerline_event::Kind::of(&owner.entity_id) != Some(RunEntity::Wait.id_kind()) {
-            return Ok(false);
+            return Ok(nothing);
         }
         let is_sleep = key.sk == keys::run_timer(&tenant, &owner.run_id, &owner.entity_id).sk;
         let outcome = if is_sleep { "elapsed" } else { "timeout" };
@@ -120,14 +270,14 @@ impl Dispatch {
         if keys::parse_waiters(&key.pk).is_some() {
             // What was accepted before the timeout is recorded is not too late.
             let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
-            let Some(run) = run else { return Ok(false) };
+            let Some(run) = run else { return Ok(nothing) };
             let (log, _) = self.read_log(&run, &tenant).await?;
             let mut positions = run.positions();
             let past = self.find_past_event(&tenant, &log.history, &owner.entity_id, &mut positions).await?;
             if let Some(past) = past {
                 self.take_event_externally(&log, &past).await?;
                 self.go_on(&tenant, &owner.run_id, true).await?;
-                return Ok(true);
+                return Ok(Seen { timer: true, ..nothing });
             }
             expected_wakes = Some(run.wakes);
         }
@@ -147,6 +297,38 @@ impl Dispatch {
         if let Woken::Done(_) = woken {
             self.go_on(&tenant, &owner.run_id, true).await?;
         }
-        Ok(true)
+        Ok(Seen { sent_again: false, timer: true, message: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Millis {
+        Millis::try_from(ms).unwrap()
+    }
+
+    #[test]
+    fn a_sweep_goes_around_from_where_the_last_one_stopped() {
+        let until = at(1_767_453_739_640);
+        let whole = parts(None, until);
+        assert_eq!(whole.len(), usize::from(DUE_SHARDS));
+        assert!(whole.iter().all(|part| part.from == Millis::MIN && part.until == until));
+
+        let stopped = Place { shard: DUE_SHARDS - 1, due_at: at(1_767_453_000_000) };
+        let around = parts(Some(stopped), until);
+        let shards: Vec<u8> = around.iter().map(|part| part.shard).collect();
+        assert_eq!(shards[0], stopped.shard);
+        assert_eq!((shards[1], shards[shards.len() - 1]), (0, stopped.shard));
+        assert_eq!(around[0].from, stopped.due_at);
+        assert_eq!(
+            around[around.len() - 1],
+            Part { shard: stopped.shard, from: Millis::MIN, until: stopped.due_at }
+        );
+
+        // A clock that was ahead has stopped in the future.
+        let ahead = parts(Some(Place { shard: 0, due_at: at(1_767_453_999_999) }), until);
+        assert_eq!((ahead[0].from, ahead[ahead.len() - 1].until), (until, until));
     }
 }

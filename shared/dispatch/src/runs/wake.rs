@@ -53,9 +53,17 @@ pub(super) fn ends_run(event: &LogEvent) -> bool {
 impl Dispatch {
     /// Appends the event after whatever is last in the log.
     pub(super) async fn wake_run(&self, outside: FromOutside<'_>) -> Result<Woken, DispatchError> {
+        self.wake_run_as(self.new_event_id(), outside).await
+    }
+
+    /// The same with an id that the guards know.
+    pub(super) async fn wake_run_as(
+        &self,
+        event_id: Name,
+        outside: FromOutside<'_>,
+    ) -> Result<Woken, DispatchError> {
         let FromOutside { tenant, run_id, draft, guards, expected_wakes } = outside;
         let nonce = self.new_event_id();
-        let event_id = self.new_event_id();
         let mut attempt = 0;
         loop {
             let Some(last) = self.last_entry(tenant, run_id).await? else { return Ok(Woken::Ended) };

@@ -20,6 +20,7 @@ use crate::{
     Dispatch, DispatchError,
     claim::{Claim, Effects, Intent},
     conditional::{Answer, conditionally, number, text},
+    idempotency::free_at,
 };
 
 /// How an attempt ended for good.
@@ -214,6 +215,8 @@ impl Dispatch {
             .expression_attribute_values(":ended", text("ended"))
             .expression_attribute_values(":endEvent", text(&event.event_id));
         if let Some(ttl) = event.ttl {
+            // The id is a key that holds for 30 days, however soon events go.
+            let ttl = ttl.max(free_at(self.now()));
             set.push_str(", #ttl = if_not_exists(#ttl, :ttl)");
             update = update
                 .expression_attribute_names("#ttl", "ttl")

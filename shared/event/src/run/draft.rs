@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::WaitOutcome;
 use crate::{
     Invalid, LogDraft, Millis, Name, RunEntity, RunEventType, TEXT_MAX,
-    contain::{check_match, kind_of},
+    contain::{check_criteria, kind_of},
     id::Kind,
 };
 
@@ -26,7 +26,7 @@ pub fn read_draft(
             data.any("eventData.input")?;
             data.optional_text("eventData.deploymentId")?;
         }
-        RunEventType::RunStarted => data.optional_text("eventData.workflowVersion")?,
+        RunEventType::RunStarted => data.optional_short_text("eventData.workflowVersion")?,
         RunEventType::RunCompleted => data.any("eventData.output")?,
         RunEventType::RunFailed | RunEventType::StepFailed => data.failure()?,
         RunEventType::RunCancelled => data.optional_text("eventData.reason")?,
@@ -107,6 +107,10 @@ impl<'a> Data<'a> {
         }
     }
 
+    fn optional_short_text(&self, field: &'static str) -> Result<(), Invalid> {
+        if self.get(field).is_some() { self.short_text(field) } else { Ok(()) }
+    }
+
     fn name(&self, field: &'static str) -> Result<(), Invalid> {
         Name::new(field, self.text(field)?).map(|_| ())
     }
@@ -135,7 +139,7 @@ impl<'a> Data<'a> {
     }
 
     fn criteria(&self, field: &'static str) -> Result<(), Invalid> {
-        check_match(field, self.required(field)?)
+        check_criteria(field, self.required(field)?)
     }
 
     fn failure(&self) -> Result<(), Invalid> {

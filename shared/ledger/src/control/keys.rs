@@ -3,7 +3,7 @@
 use ledgerline_event::Millis;
 
 /// Partition and sort key of a control record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ControlKey {
     /// The partition.
     pub pk: String,
@@ -70,6 +70,11 @@ pub fn schedule(drainer: &str) -> ControlKey {
     key("SCHEDULE", drainer)
 }
 
+/// Where the last sweep of runs stopped.
+pub fn run_sweep() -> ControlKey {
+    key("SCHEDULE", "#RUNS")
+}
+
 /// All subscriptions of a tenant.
 pub fn subscriptions(tenant: &str) -> String {
     format!("SUBSCRIPTIONS#{tenant}")
@@ -114,6 +119,34 @@ pub fn keyed_start_claim(
 /// The claim of a start by hand.
 pub fn manual_start_claim(tenant: &str, start_id: &str) -> ControlKey {
     key(format!("CLAIM#{tenant}#MANUAL#{start_id}"), "START")
+}
+
+/// What the first start by hand under an idempotency key made. The key comes last: it may hold anything.
+pub fn start_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#START#{idempotency_key}"), REQUEST)
+}
+
+/// What the first sending of an event under an idempotency key made.
+pub fn send_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#SEND#{idempotency_key}"), REQUEST)
+}
+
+/// What the first recording of an event under an idempotency key made.
+pub fn record_request(tenant: &str, idempotency_key: &str) -> ControlKey {
+    key(format!("REQUEST#{tenant}#RECORD#{idempotency_key}"), REQUEST)
+}
+
+/// The place of a request in its partition.
+const REQUEST: &str = "REQUEST";
+
+/// What the first payload under an idempotency key became, beside its hook.
+pub fn hook_request(hook: &ControlKey, idempotency_key: &str) -> ControlKey {
+    key(hook.pk.clone(), format!("{REQUEST}#{idempotency_key}"))
+}
+
+/// The claim of recording an event.
+pub fn record_claim(tenant: &str, event_id: &str) -> ControlKey {
+    key(format!("CLAIM#{tenant}#RECORDED#{event_id}"), "RECORDED")
 }
 
 /// The claim of what is told about an event's dispatch. `subscription` is empty where it is about all of them.
@@ -353,6 +386,16 @@ pub const RUNNABLE: &str = "RUNNABLE";
 /// One workflow that a runner can run.
 pub fn runnable(workflow: &str) -> ControlKey {
     key(RUNNABLE, workflow)
+}
+
+/// The runs of a workflow that runners have refused.
+pub fn refused_runs(workflow: &str) -> String {
+    format!("REFUSED#{workflow}")
+}
+
+/// One run that a runner has refused.
+pub fn refused_run(workflow: &str, tenant: &str, run_id: &str) -> ControlKey {
+    key(refused_runs(workflow), format!("{tenant}#{run_id}"))
 }
 
 /// The partition of tenants with tasks under way.

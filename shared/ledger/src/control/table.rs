@@ -137,6 +137,29 @@ impl ControlTable {
         Ok(keys)
     }
 
+    /// Keys of some records of one shard whose time comes between then and then, oldest first, each with its time.
+    pub async fn due_between(
+        &self,
+        shard: &str,
+        from: Millis,
+        until: Millis,
+        limit: i32,
+    ) -> Result<Vec<(ControlKey, Millis)>, StoreError> {
+        if from > until {
+            return Ok(Vec::new());
+        }
+        let answer = self
+            .due_query(shard, until)
+            .key_condition_expression("dueShard = :shard AND dueAt BETWEEN :from AND :until")
+            .expression_attribute_values(":from", AttributeValue::N(from.to_string()))
+            .limit(limit)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        let time = |item: &Item| Millis::try_from(item.get("dueAt")?.as_n().ok()?.parse::<u64>().ok()?).ok();
+        Ok(answer.items().iter().filter_map(|item| Some((key_of(item)?, time(item)?))).collect())
+    }
+
     fn due_query(&self, shard: &str, until: Millis) -> QueryFluentBuilder {
         self.dynamo
             .query()

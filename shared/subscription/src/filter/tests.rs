@@ -144,3 +144,53 @@ fn bare(expression: &Expression) -> String {
     let parts = text.split("id: ");
     parts.map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit())).collect()
 }
+
+#[test]
+fn a_filter_that_can_work_on_no_event_is_refused_with_the_place() {
+    for text in [
+        r#"event.properties.amount > 100 && event.entityType == "ITEM""#,
+        "event.properties.flag",
+        "event.context.anything.at.all == 1",
+        "has(event.causedBy) && !has(event.properties.x)",
+        "event.properties.?nothing.orValue(false)",
+        "event.properties.lines.exists(l, l.qty > 3 && l.tags.exists(t, t == 'a'))",
+        "event.properties.lines.exists_one(event, event.foo == 1)",
+        "event.properties.lines.filter(l, l.foo).size() > 0",
+        "event.properties.a ? event.properties.b : true",
+        "event['entityType'] in ['ITEM'] || event[event.properties.name] == 1",
+        "type(event.properties.name) == string ? true : false",
+        "bool(event.properties.x) && dyn(event.properties.y)",
+        "true",
+    ] {
+        assert_eq!(Filter::check(text), Ok(()), "{text}");
+    }
+    let needs = "true or false is needed here, and this is";
+    for (text, column, expected) in [
+        ("event.properties.n + 1", 1, format!("{needs} a number")),
+        (" \"x\"", 2, format!("{needs} a text")),
+        ("1", 1, format!("{needs} a number")),
+        ("null", 1, format!("{needs} null")),
+        ("[event.properties.a]", 1, format!("{needs} a list")),
+        ("event", 1, format!("{needs} a map")),
+        ("event.eventType", 1, format!("{needs} a text")),
+        ("event.properties.lines.map(l, l.qty)", 1, format!("{needs} a list")),
+        ("size(event.properties.list)", 1, format!("{needs} a number")),
+        ("event.properties.a ? 1 : 'x'", 1, format!("{needs} something else")),
+        ("event.properties.a && event.entityType", 29, format!("{needs} a text")),
+        ("!event.timestamp", 8, format!("{needs} a number")),
+        ("event.type == 'x'", 7, "no event has a field `type`; did you mean `eventType`?".into()),
+        ("true || event.foo > 1", 15, "no event has a field `foo`; there are ".into()),
+        ("has(event.payload)", 11, "did you mean `properties`?".into()),
+        ("event['type'] == 'x'", 8, "did you mean `eventType`?".into()),
+        ("event.?type.hasValue()", 8, "did you mean `eventType`?".into()),
+        ("event.properties.lines.all(l, l.n == event.sequence)", 44, "did you mean `sequenceNo`?".into()),
+    ] {
+        let error = Filter::check(text).unwrap_err();
+        assert!(error.starts_with(&format!("at line 1, column {column}: ")), "{text}: {error}");
+        assert!(error.contains(&expected) && error.contains('^'), "{text}: {error}");
+        assert!(Filter::compile(text).is_ok(), "{text}: one that is stored is compiled all the same");
+    }
+    // However deep it is, each part is looked at once.
+    let deep = format!("{}true{}", "!(".repeat(60), ")".repeat(60));
+    assert_eq!(Filter::check(&deep), Ok(()));
+}

@@ -4,6 +4,7 @@ mod looking;
 mod runner;
 mod storable;
 mod telling;
+mod trouble;
 mod visit;
 
 pub use runner::{Runner, RunnerOptions, Visited};

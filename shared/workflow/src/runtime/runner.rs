@@ -56,6 +56,8 @@ pub enum Visited {
     Unknown,
     /// It cannot go on here, and why. It is looked at again later.
     Refused(String),
+    /// The visit failed, and why. A message that was sent for it, or the sweep, brings the next visit.
+    Failed(String),
 }
 
 impl Runner {

@@ -18,17 +18,14 @@ use super::{
     looking::{Looking, timing_out},
     storable::appendable,
     telling::Telling,
+    trouble::{REJECTED_MAX, Trouble},
 };
-use crate::{Execution, Outside, Workflow, Workflows};
+use crate::{Execution, Outside, Workflow, Workflows, error::ABANDONED};
 
 /// A run that so many runners in a row have not survived is given up.
 const LOST_MAX: u32 = 10;
 /// How long a run waits for a runner that has its workflow.
 const UNKNOWN_MS: u64 = 10 * 60_000;
-/// When a run that cannot go on here is looked at again.
-const REFUSED_MS: u64 = 60_000;
-/// When one is looked at again after trouble.
-const TROUBLE_MS: u64 = 5_000;
 /// The longest delay of a message.
 const DELAY_MAX_MS: u64 = 15 * 60_000;
 /// Clocks differ by less than this.
@@ -46,6 +43,10 @@ pub(super) struct Visit<'a> {
     taken: BTreeSet<Name>,
     looking: Looking,
     is_elsewhere: bool,
+    /// Whether this visit has appended anything.
+    progressed: bool,
+    /// Somebody has closed something as if the run ended.
+    may_be_ending: bool,
     patience_ms: u64,
 }
 
@@ -92,6 +93,8 @@ impl<'a> Visit<'a> {
             deadline,
             taken: BTreeSet::new(),
             looking: Looking::default(),
+            progressed: false,
+            may_be_ending: false,
             patience_ms: 0,
         }
     }
@@ -102,15 +105,44 @@ impl<'a> Visit<'a> {
     }
 
     pub(super) async fn work(mut self) -> Result<Visited, DispatchError> {
-        let worked = Box::pin(self.work_on()).await;
-        if let Err(error) = &worked {
-            // Others need not wait for the lease to end. If this fails too, they do.
-            let again_at = self.dispatch.now().plus(TROUBLE_MS);
-            let error = error.to_string();
-            let how = LetGo::InTrouble { error: &error, again_at };
-            let _ = self.dispatch.release_run(&mut self.lease, self.telling.told(), how).await;
+        match Box::pin(self.work_on()).await {
+            Ok(visited) => Ok(visited),
+            Err(error) => Box::pin(self.postpone(error)).await,
         }
-        worked
+    }
+
+    /// Lets a run go whose visit failed: others need not wait for the lease to end. A message of its own brings the next
+    /// visit, so the one that brought this visit can go; if letting go fails too, that one comes again.
+    async fn postpone(&mut self, error: DispatchError) -> Result<Visited, DispatchError> {
+        let (now, run_id) = (self.dispatch.now(), self.lease.record.run_id.clone());
+        let trouble = Trouble::of(&error, &self.lease.record, self.progressed);
+        let again_at = now.plus(trouble.pause_ms());
+        // One that is on its way and comes before then serves as well: messages for a run must not multiply.
+        let on_its_way = self.lease.record.alarm_at().filter(|at| *at > now.plus(SOON_MS) && *at <= again_at);
+        let alarm_at = match on_its_way {
+            Some(at) => Some(at),
+            None => {
+                let delay = trouble.pause_ms().div_ceil(1_000);
+                let sent = self.dispatch.send_run(&self.lease.tenant, &run_id, delay).await;
+                // Without a message the sweep brings the next visit.
+                sent.is_ok().then_some(again_at)
+            }
+        };
+        let reason = error.to_string();
+        let (failed, rejected) = (trouble.failed, trouble.rejected);
+        let how = LetGo::InTrouble { error: &reason, again_at, alarm_at, failed, rejected };
+        loop {
+            match self.dispatch.release_run(&mut self.lease, self.telling.told(), how).await {
+                Ok(Released::Done) => {
+                    tracing::error!(%run_id, %error, failed, rejected, "a visit failed; it is tried again later");
+                    return Ok(Visited::Failed(reason));
+                }
+                Ok(Released::Lost) => return Ok(Visited::Lost),
+                // What is new is in the log, and the next visit reads that.
+                Ok(Released::Woken) => {}
+                Err(_) => return Err(error),
+            }
+        }
     }
 
     async fn work_on(&mut self) -> Result<Visited, DispatchError> {
@@ -132,6 +164,14 @@ impl<'a> Visit<'a> {
             let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
             return Box::pin(self.fail(&mut log, "crashed", &error)).await;
         }
+        if let Some(ending) = self.dispatch.ending_of(&run).await? {
+            return Box::pin(self.end_with(&mut log, ending)).await;
+        }
+        if run.rejected_visits() >= REJECTED_MAX {
+            let why = run.last_error.as_deref().unwrap_or_default();
+            let error = format!("{} visits failed in a way that does not pass: {why}", run.rejected_visits());
+            return Box::pin(self.fail(&mut log, "rejected", &error)).await;
+        }
         let workflow = match self.find(&log) {
             Found::Workflow(workflow) => workflow,
             Found::Failed(error) => return Box::pin(self.fail(&mut log, "unknown_workflow", &error)).await,
@@ -150,6 +190,11 @@ impl<'a> Visit<'a> {
         loop {
             if has_ended(log) || self.is_elsewhere {
                 return self.end(log).await;
+            }
+            if std::mem::take(&mut self.may_be_ending)
+                && let Some(ending) = self.dispatch.ending_now(&self.lease.tenant, &log.run_id).await?
+            {
+                return Box::pin(self.end_with(log, ending)).await;
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let now = self.dispatch.now();
@@ -228,6 +273,7 @@ impl<'a> Visit<'a> {
         let append = dispatch.append(log, &drafts, Some(&self.lease));
         match self.telling.beside(Box::pin(append)).await? {
             Appended::Done(entry) => {
+                self.progressed = true;
                 let waits = entry.events.iter().filter(|event| event.waits_for_event());
                 self.looking.add(waits.map(|event| event.correlation_id.clone()));
                 execution.feed(entry.events.clone());
@@ -277,6 +323,7 @@ impl<'a> Visit<'a> {
         match self.telling.beside(Box::pin(take)).await? {
             None => Ok(Looked::Nothing),
             Some(EventTaken::Done(entry)) => {
+                self.progressed = true;
                 execution.feed(entry.events.clone());
                 self.telling.note(vec![entry]);
                 Ok(Looked::Fed)
@@ -384,16 +431,21 @@ impl<'a> Visit<'a> {
 
     /// Ends the run without its workflow.
     async fn fail(&mut self, log: &mut RunLog, code: &str, error: &str) -> Result<Visited, DispatchError> {
+        let failed = LogDraft {
+            event_type: RunEventType::RunFailed,
+            correlation_id: log.run_id.clone(),
+            event_data: Map::from_iter([
+                ("error".to_owned(), Value::from(error)),
+                ("errorCode".to_owned(), Value::from(code)),
+            ]),
+        };
+        self.end_with(log, failed).await
+    }
+
+    /// Closes everything that is open and appends the run's last event.
+    async fn end_with(&mut self, log: &mut RunLog, last: LogDraft) -> Result<Visited, DispatchError> {
         while !has_ended(log) {
-            let failed = LogDraft {
-                event_type: RunEventType::RunFailed,
-                correlation_id: log.run_id.clone(),
-                event_data: Map::from_iter([
-                    ("error".to_owned(), Value::from(error)),
-                    ("errorCode".to_owned(), Value::from(code)),
-                ]),
-            };
-            let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([failed]).collect();
+            let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
             match self.dispatch.append(log, &drafts, Some(&self.lease)).await? {
                 Appended::Done(entry) => self.telling.note(vec![entry]),
                 Appended::Lost => return Ok(Visited::Lost),
@@ -407,9 +459,17 @@ impl<'a> Visit<'a> {
 
     async fn refuse(&mut self, log: &mut RunLog, error: String) -> Result<Visited, DispatchError> {
         tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
+        self.dispatch.note_refused(&self.lease.tenant, &self.lease.record).await?;
         loop {
             self.telling.finish().await?;
-            let how = LetGo::InTrouble { error: &error, again_at: self.dispatch.now().plus(REFUSED_MS) };
+            let refused = Trouble::refused(&self.lease.record);
+            let how = LetGo::InTrouble {
+                error: &error,
+                again_at: self.dispatch.now().plus(refused.pause_ms()),
+                alarm_at: None,
+                failed: refused.failed,
+                rejected: refused.rejected,
+            };
             match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
                 Released::Done => return Ok(Visited::Refused(error)),
                 Released::Lost => return Ok(Visited::Lost),
@@ -449,8 +509,19 @@ impl<'a> Visit<'a> {
         let events: Vec<LogEvent> = news.iter().flat_map(|entry| entry.events.clone()).collect();
         // Somebody elsewhere has begun it, and executes it from now on.
         self.is_elsewhere |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);
+        self.may_be_ending |= events.iter().any(is_closed_by_end);
         self.telling.note(news);
         Ok(events)
+    }
+}
+
+/// Whether somebody closed what was open because the run ends. More may be open than one entry closes.
+fn is_closed_by_end(event: &LogEvent) -> bool {
+    let is = |field: &str| event.event_data.get(field).is_some_and(|value| value == ABANDONED);
+    match event.event_type {
+        RunEventType::WaitCompleted => is("outcome"),
+        RunEventType::StepFailed => is("errorCode"),
+        other => other == RunEventType::HookDisposed,
     }
 }
 

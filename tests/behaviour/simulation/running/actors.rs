@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use ledgerline_dispatch::{Dispatch, DispatchError, EventSubmission, HookAnswer, RunMessage, RunSubmission};
+use ledgerline_dispatch::{
+    Dispatch, DispatchError, EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission,
+};
 use ledgerline_ledger::Emitter;
 use ledgerline_workflow::{Runner, Visited};
 use serde_json::json;
@@ -126,12 +128,17 @@ impl History<'_> {
         let (_, dispatch, emitter) = self.somebody();
         let told = self.told.clone();
         self.spawn("send", async move {
+            // A sender has an id for its event, or a key under which the event gets one.
+            let (event_id, idempotency_key) = match number % 2 {
+                0 => (send.event_id, None),
+                _ => (None, send.event_id),
+            };
             let from = name("somebody");
-            let from = send.event_id.as_deref().map(|event_id| (&from, name(event_id)));
+            let from = event_id.as_deref().map(|event_id| (&from, name(event_id)));
             let data = json!({ "number": number });
-            let event = EventSubmission { event: send.event, data, r#match: send.matching };
+            let event = EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
             match dispatch.send_event(&emitter, event, from).await {
-                Ok(event_id) => told.borrow_mut().push(Told::Sent(number, event_id.to_string())),
+                Ok(sent) => told.borrow_mut().push(Told::Sent(number, sent.event_id.to_string())),
                 Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
@@ -145,10 +152,21 @@ impl History<'_> {
             None => self.random.choice(tokens(&self.watch.runs)),
         };
         let Some(token) = token else { return };
+        let number = self.spawned + 1;
+        let keyed = self.random.bool().then(|| format!("post-{number}"));
+        // With a key the payload comes from two processes, perhaps at once.
+        if keyed.is_some() {
+            self.post_to(token.clone(), number, keyed.clone());
+        }
+        self.post_to(token, number, keyed);
+    }
+
+    fn post_to(&mut self, token: String, payload: u64, idempotency_key: Option<String>) {
         let (_, dispatch, _) = self.somebody();
-        let (told, payload) = (self.told.clone(), self.spawned + 1);
+        let told = self.told.clone();
         self.spawn("post", async move {
-            match dispatch.receive_by_hook(Some(&name(TENANT)), &token, json!(payload)).await {
+            let given = HookPayload { payload: json!(payload), idempotency_key };
+            match dispatch.receive_by_hook(Some(&name(TENANT)), &token, given).await {
                 Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
                 Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
                 Ok(HookAnswer::Unknown) => panic!("nobody knows {token}"),

@@ -160,6 +160,10 @@ impl Rest<'_> {
                 "{event_id} is not there"
             );
         }
+        let mut numbers: Vec<u64> =
+            sent.iter().filter_map(|sent| sent.event.data["number"].as_u64()).collect();
+        numbers.sort_unstable();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "sent twice under one key: {numbers:?}");
         let mut tags: BTreeMap<(String, String), u64> = BTreeMap::new();
         for sent in sent {
             let consumed = runs.values().flat_map(|known| known.history.waits());

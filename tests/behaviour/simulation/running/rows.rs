@@ -88,7 +88,7 @@ impl Rows {
     }
 
     fn check_hooks(&self, runs: &BTreeMap<String, Known>) {
-        let rows = self.iter().filter(|(pk, ..)| pk.starts_with("HOOK#"));
+        let rows = self.iter().filter(|(pk, sk, _)| pk.starts_with("HOOK#") && *sk == "HOOK");
         let rows: BTreeMap<&str, (&str, &Value)> =
             rows.map(|(pk, _, row)| (row["hookId"].as_str().unwrap(), (pk, row))).collect();
         for (run_id, known) in runs {

@@ -1,0 +1,67 @@
+//! What a visit that could not go on means for the next: how long to wait, and when to give the run up.
+
+use ledgerline_dispatch::{DispatchError, RunRecord};
+use ledgerline_ledger::{EmitError, Fault};
+
+/// After so many visits that failed in a way that does not pass by itself the run fails.
+pub(super) const REJECTED_MAX: u32 = 5;
+/// The pause after the first visit that failed.
+const FAILED_MS: u64 = 5_000;
+/// The pause after the first visit of a runner that does not have the workflow.
+const REFUSED_MS: u64 = 60_000;
+/// The longest pause.
+const LONGEST_MS: u64 = 5 * 60_000;
+
+/// What is known of a run that could not go on, the visit that has just ended included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// How many visits in a row could not go on.
+    pub(super) failed: u32,
+    /// How many failed in a way that does not pass by itself.
+    pub(super) rejected: u32,
+    first_ms: u64,
+}
+
+impl Trouble {
+    /// A visit failed with `error`; `progressed` says whether it had appended something before.
+    pub(super) fn of(error: &DispatchError, run: &RunRecord, progressed: bool) -> Self {
+        let rejected = run.rejected_visits();
+        match does_not_pass(error) {
+            // Appending is no excuse here: each attempt at a step is an entry, and its result may be what is rejected.
+            true => Self {
+                failed: run.failed_visits().saturating_add(1),
+                rejected: rejected.saturating_add(1),
+                first_ms: FAILED_MS,
+            },
+            false if progressed => Self { failed: 1, rejected, first_ms: FAILED_MS },
+            false => Self { failed: run.failed_visits().saturating_add(1), rejected, first_ms: FAILED_MS },
+        }
+    }
+
+    /// A runner does not have the workflow.
+    pub(super) fn refused(run: &RunRecord) -> Self {
+        let failed = run.failed_visits().saturating_add(1);
+        Self { failed, rejected: run.rejected_visits(), first_ms: REFUSED_MS }
+    }
+
+    /// How long the run is left alone: twice as long each time.
+    pub(super) fn pause_ms(self) -> u64 {
+        let doublings = self.failed.saturating_sub(1).min(20);
+        self.first_ms.saturating_mul(1 << doublings).min(LONGEST_MS)
+    }
+}
+
+/// Whether the same visit would fail in the same way however often it is repeated.
+fn does_not_pass(error: &DispatchError) -> bool {
+    match error {
+        DispatchError::Store(error)
+        | DispatchError::NotCalled(error)
+        | DispatchError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
+        DispatchError::Emit(EmitError::Invalid(_))
+        | DispatchError::Invalid(_)
+        | DispatchError::Unknown { .. }
+        | DispatchError::Illegal(_)
+        | DispatchError::Refused(_) => true,
+        DispatchError::Emit(EmitError::NotAccepted { .. }) | DispatchError::Alert(_) => false,
+    }
+}
