@@ -47,7 +47,7 @@ impl Dispatch {
                 .update(&key)
                 // A runner of the version before looks for all waits after this entry of the log.
                 .update_expression(
-                    "SET wakes = wakes + :one, dueShard = :dueShard, dueAt = :now, lookedBack = :zero ADD called :wait",
+                    "SET wakes = wakes + :one, dueShard = :dueShard, dueAt = :now, lookedBack = :zero ADD calledWaits :wait",
                 )
                 .condition_expression("attribute_exists(PK) AND attribute_not_exists(endedAt)")
                 .expression_attribute_values(":one", number(1))

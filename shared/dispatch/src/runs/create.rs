@@ -139,7 +139,7 @@ impl NewRun {
             emitted: 0,
             looked_back: 0,
             looked: Some(0),
-            called: BTreeSet::new(),
+            called_waits: BTreeSet::new(),
             looks: None,
             alarm_at: None,
             due_shard: Some(keys::run_due_shard_of(&key)),

@@ -74,10 +74,7 @@ impl Dispatch {
             match self.append(log, &drafts, lease).await? {
                 // Perhaps more was open than one entry closes.
                 Appended::Done(_) => {}
-                Appended::Behind
-                | Appended::TokenTaken(_)
-                | Appended::Lost
-                | Appended::GuardRefused => {
+                Appended::Behind | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
                     attempt = busy(attempt).await?;
                     self.catch_up(log).await?;
                 }

@@ -187,7 +187,8 @@ impl Dispatch {
             let first = FirstRequest::new(keyed, Some(event_id.clone()), self.now()).for_run(&row.run_id);
             guards.push(self.first_request_write(&keyed.row, &first)?);
         }
-        let outside = FromOutside { tenant: &row.tenant_id, run_id: &row.run_id, draft, guards, expected_wakes: None };
+        let outside =
+            FromOutside { tenant: &row.tenant_id, run_id: &row.run_id, draft, guards, expected_wakes: None };
         match self.wake_run_as(event_id, outside).await? {
             Woken::Done(event) => {
                 self.go_on(&row.tenant_id, &row.run_id, row.external).await?;

@@ -203,7 +203,7 @@ impl Dispatch {
             // A runner that releases it in order has done everything up to there, for every wait that was called.
             LetGo::UntilWoken { .. } | LetGo::Until(_) => {
                 set.push_str(", lookedBack = :emitted, looked = :emitted");
-                remove.push_str(", lastError, called, failedVisits, rejectedVisits");
+                remove.push_str(", lastError, calledWaits, failedVisits, rejectedVisits");
                 if lease.positions != lease.record.positions() {
                     set.push_str(", looks = :looks");
                     update = update.expression_attribute_values(":looks", text(&lease.positions.to_json()));

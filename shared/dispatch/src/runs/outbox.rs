@@ -57,7 +57,7 @@ impl Dispatch {
         let key = keys::run(tenant, run_id);
         let also = match settles {
             true => {
-                ", lookedBack = :emitted, looked = :emitted, looks = :looks REMOVE dueShard, dueAt, called"
+                ", lookedBack = :emitted, looked = :emitted, looks = :looks REMOVE dueShard, dueAt, calledWaits"
             }
             false => "",
         };
@@ -112,7 +112,8 @@ impl Dispatch {
         positions: &mut LookPositions,
     ) -> Result<bool, DispatchError> {
         let waits = entries.iter().flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
-        let waits: BTreeSet<&Name> = waits.map(|event| &event.correlation_id).chain(&run.called).collect();
+        let waits: BTreeSet<&Name> =
+            waits.map(|event| &event.correlation_id).chain(&run.called_waits).collect();
         if waits.is_empty() {
             return Ok(false);
         }

@@ -64,7 +64,7 @@ pub struct RunRecord {
     #[serde(default)]
     pub(crate) emitted: u64,
     /// The last entry of the log whose waits have all looked for events that were sent before. Senders set it to zero
-    /// when they call the run, for runners of the version before, which know no `called`.
+    /// when they call the run, for runners of the version before, which know no `calledWaits`.
     #[serde(default)]
     pub(crate) looked_back: u64,
     /// The same, set by runners only.
@@ -72,7 +72,7 @@ pub struct RunRecord {
     pub(crate) looked: Option<u64>,
     /// The waits that senders of events have called since the run was last released.
     #[serde(default, skip_serializing)]
-    pub(crate) called: BTreeSet<Name>,
+    pub(crate) called_waits: BTreeSet<Name>,
     /// How far its waits have looked, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) looks: Option<String>,
@@ -123,7 +123,7 @@ impl RunRecord {
 
     /// The waits that senders of events have called.
     pub fn called(&self) -> &BTreeSet<Name> {
-        &self.called
+        &self.called_waits
     }
 
     /// How far its waits have looked.
