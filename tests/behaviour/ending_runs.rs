@@ -112,7 +112,7 @@ async fn a_cancelled_run_ends_though_the_process_dies_between_two_entries() {
             assert!(open > 0 && open < all, "{open}");
             assert_eq!(ledger.run_state(&run_id).await, RunState::Running);
 
-            // Whoever comes next ends it: the sweep with a runner, or for one that is executed elsewhere by itself.
+            // The next process ends it: the sweep with a runner, or for one that is executed elsewhere by itself.
             ledger.advance(61_000);
             another_process(&ledger).await.sweep_runs().await.unwrap();
             ledger.run_all(&runner).await;

@@ -213,7 +213,7 @@ impl Dispatch {
         let due_at = match how {
             LetGo::UntilWoken { .. } => None,
             LetGo::Until(at) => Some(at),
-            // Whoever gets the message has time to take the run before the sweep sends another.
+            // The runner that gets the message has time to take the run before the sweep sends another.
             LetGo::InTrouble { alarm_at: Some(at), .. } => Some(at.plus(RUN_LEASE_MS)),
             LetGo::InTrouble { again_at, .. } => Some(again_at),
         };

@@ -45,7 +45,7 @@ pub(super) struct Visit<'a> {
     is_elsewhere: bool,
     /// Whether this visit has appended anything.
     progressed: bool,
-    /// Somebody has closed something as if the run ended.
+    /// Another process has closed something as if the run ended.
     may_be_ending: bool,
     patience_ms: u64,
 }
@@ -515,7 +515,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// Whether somebody closed what was open because the run ends. More may be open than one entry closes.
+/// Whether an event closes what was open because the run ends. More may be open than one entry closes.
 fn is_closed_by_end(event: &LogEvent) -> bool {
     let is = |field: &str| event.event_data.get(field).is_some_and(|value| value == ABANDONED);
     match event.event_type {
