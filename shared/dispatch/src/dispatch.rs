@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     ops::Deref,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
 use ledgerline_alert::{AlertError, Slack};
@@ -44,6 +44,8 @@ pub struct Parts {
     pub(crate) run_ends: Ends,
     /// The floors of tenants as far as this process has raised them.
     pub(crate) sent_floors: Mutex<HashMap<Name, Millis>>,
+    /// Whether every sender of events keeps their order.
+    pub(crate) sent_in_order: AtomicBool,
 }
 
 /// How to make a [`Dispatch`].
@@ -125,6 +127,7 @@ impl Dispatch {
                 runnable: Mutex::default(),
                 run_ends: Ends::default(),
                 sent_floors: Mutex::default(),
+                sent_in_order: AtomicBool::new(false),
             }),
         })
     }

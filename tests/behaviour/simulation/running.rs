@@ -20,7 +20,7 @@ use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_event::{Admitted, Millis, admit};
 use ledgerline_ledger::{Outcome, control::keys, telemetry::Metrics};
 use ledgerline_workflow::{Runner, RunnerOptions};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::{
     plan::Plan,
@@ -29,7 +29,7 @@ use self::{
     script::{Book, workflows},
     watch::Watch,
 };
-use super::{Faults, Simulation, Store, histories};
+use super::{BEGINNING, Faults, Simulation, Store, histories};
 use crate::world::at;
 
 const TENANT: &str = "t";
@@ -82,8 +82,12 @@ fn url(queue: &str) -> String {
 /// What actors tell the test.
 enum Told {
     Started(String),
-    /// The number of what was to be sent, and the id that it has.
-    Sent(usize, String),
+    /// The number of what was to be sent, the id that it has, and the step in which its sender began.
+    Sent {
+        number: usize,
+        event_id: String,
+        began: u64,
+    },
     Posted(u64, bool),
 }
 
@@ -124,6 +128,11 @@ impl<'s> History<'s> {
         let mut faults = Faults::random(&mut random);
         faults.repeat = if random.bool() { 0.0 } else { random.f64() * 0.1 };
         let plan = Plan::make(&mut random);
+        if !plan.with_old_senders {
+            // The last process of the version before is long gone.
+            let began = json!({ "at": BEGINNING - 7_200_000 });
+            store.control().put_new(&keys::sent_order_began(), &began).await.unwrap();
+        }
         let waiting = plan.subscribe(&processes[0].dispatch).await;
         let watch = Watch::new(store, processes[0].dispatch.clone());
         Self {
@@ -231,9 +240,9 @@ impl<'s> History<'s> {
         for told in self.told.borrow_mut().drain(..) {
             match told {
                 Told::Started(run_id) => self.plan.started(&run_id),
-                Told::Sent(number, event_id) => {
+                Told::Sent { number, event_id, began } => {
                     self.plan.sent(number);
-                    self.acknowledged.sent.entry(event_id).or_insert(self.steps);
+                    self.acknowledged.sent.entry(event_id).or_insert((began, self.steps));
                 }
                 Told::Posted(payload, received) => {
                     *self.acknowledged.payloads.entry(payload).or_default() |= received;

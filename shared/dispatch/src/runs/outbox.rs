@@ -97,6 +97,8 @@ impl Dispatch {
                 Answer::Done(_) => return Ok(()),
                 // Its runner has told more by now.
                 Answer::Refused(Some(there)) if there.emitted > last => return Ok(()),
+                // The process that woke it since then settles it, or the sweep.
+                Answer::Refused(_) if settles => return Ok(()),
                 Answer::Refused(_) => {}
             }
         }
@@ -117,16 +119,20 @@ impl Dispatch {
         if waits.is_empty() {
             return Ok(false);
         }
-        let (log, _) = self.read_log(run, tenant).await?;
+        let (mut log, _) = self.read_log(run, tenant).await?;
+        let mut any = false;
         for wait_id in waits {
             let past = self.find_past_event(tenant, &log.history, wait_id, positions).await?;
-            if let Some(past) = past
-                && Box::pin(self.take_event_externally(&log, &past)).await?
-            {
-                return Ok(true);
+            if let Some(past) = past {
+                // Refused, another process has taken it, or another event.
+                if Box::pin(self.take_event_externally(&log, &past)).await? {
+                    positions.taken(&past);
+                }
+                any = true;
+                self.catch_up(&mut log).await?;
             }
         }
-        Ok(false)
+        Ok(any)
     }
 }
 

@@ -113,7 +113,8 @@ impl Dispatch {
         }
         // Before the rows: whatever is accepted later lies behind no row that is read now.
         let order = self.sent_order(tenant, event_name).await?;
-        let settled = order.watermark.clone().filter(|_| order.is_settled(self.now()));
+        let in_order = self.senders_keep_order().await?;
+        let settled = order.watermark.filter(|_| in_order);
         let start = since.map_or_else(|| "0".to_owned(), |since| since.to_string());
         let positions_key = digest(&[event_name, &match_criteria.to_string()]);
         let from = match settled {

@@ -9,6 +9,8 @@
 //! The *floor* of a tenant is the latest time that the code of a run has read (`ctx.now()`), or has asked for with
 //! `since`. Senders choose no place before it: an answer lies after the time at which its run asked.
 
+use std::sync::atomic::Ordering;
+
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{
     Fault, StoreError,
@@ -18,7 +20,7 @@ use ledgerline_ledger::{
         read,
     },
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{SentEvent, send::leaves_of};
 use crate::{
@@ -27,8 +29,8 @@ use crate::{
     transaction::busy,
 };
 
-/// Senders of the version before know no watermark. For so long after the first event of the new order, readers of a
-/// name that had events before look at all of them.
+/// Senders of the version before know no watermark. A deployment takes less than this: for so long after the first
+/// process of this version came, readers look at all events of a name.
 const GRACE_MS: u64 = 3_600_000;
 /// Tenants whose floor one process remembers.
 const MAX_REMEMBERED: usize = 1_000;
@@ -39,10 +41,12 @@ const MAX_REMEMBERED: usize = 1_000;
 pub(super) struct SentOrder {
     /// The place of the last accepted event.
     pub(super) watermark: Option<String>,
-    /// When the first one was accepted.
-    began_at: Option<Millis>,
-    /// No event of this name had been sent before.
-    fresh: bool,
+}
+
+/// When the first process came that accepts events in order.
+#[derive(Serialize, Deserialize)]
+struct Began {
+    at: Millis,
 }
 
 #[derive(Deserialize)]
@@ -58,12 +62,6 @@ enum Published {
 }
 
 impl SentOrder {
-    /// Whether every sender takes part in the order by now: then a reader may go on from the watermark.
-    pub(super) fn is_settled(&self, now: Millis) -> bool {
-        self.watermark.is_some()
-            && (self.fresh || self.began_at.is_some_and(|began| began.plus(GRACE_MS) <= now))
-    }
-
     /// The first place for an event from `earliest` on that the watermark has not reached.
     fn place_after(&self, earliest: Millis, event_id: &str, attempt: u32) -> Millis {
         match &self.watermark {
@@ -81,32 +79,22 @@ impl Dispatch {
     /// Writes the rows of a sent event where no reader has been yet. Done again, it changes nothing that a reader sees.
     pub(super) async fn place_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
         let (tenant, name) = (&sent.tenant_id, &sent.event_name);
+        self.senders_keep_order().await?;
         let (mut order, floor) = self.sent_order_and_floor(tenant, name).await?;
-        let fresh = order.watermark.is_none() && !self.any_sent(tenant, name).await?;
         let earliest = floor.map_or(sent.timestamp, |floor| floor.max(sent.timestamp));
-        let mut passed: Vec<Millis> = Vec::new();
         let mut attempt = 0;
         loop {
             let place = order.place_after(earliest, &sent.event_id, attempt);
             self.control.put_all(self.sent_rows(sent, place).await?).await?;
-            match self.publish_place(tenant, name, &keys::sent_place(place, &sent.event_id), fresh).await? {
-                Published::Done => break,
+            match self.publish_place(tenant, name, &keys::sent_place(place, &sent.event_id)).await? {
+                Published::Done => return Ok(()),
+                // The rows stay there: another process that sends the same event may have published them.
                 Published::Passed(watermark) => {
-                    passed.push(place);
                     order.watermark = Some(watermark);
                     attempt = busy(attempt).await?;
                 }
             }
         }
-        // What stays behind if this fails is the same event once more, which no run takes twice.
-        for place in passed {
-            for leaf in leaves_of(sent) {
-                let key = keys::sent_event(tenant, name, leaf, place, &sent.event_id);
-                let delete = self.control.delete(&key).send().await;
-                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
-            }
-        }
-        Ok(())
     }
 
     async fn sent_rows(&self, sent: &SentEvent, place: Millis) -> Result<Vec<Item>, DispatchError> {
@@ -143,10 +131,19 @@ impl Dispatch {
         Ok(self.control.get(&keys::sent_order(tenant, event_name)).await?.unwrap_or_default())
     }
 
-    async fn any_sent(&self, tenant: &Name, event_name: &Name) -> Result<bool, DispatchError> {
-        let query =
-            self.control.partition(&keys::sent_events(tenant, event_name, None)).limit(1).send().await;
-        Ok(query.map_err(|error| StoreError::new("Query", error))?.count > 0)
+    /// Whether every sender keeps the order by now: then a reader may go on from a watermark.
+    pub(super) async fn senders_keep_order(&self) -> Result<bool, DispatchError> {
+        if self.sent_in_order.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let key = keys::sent_order_began();
+        let Some(began) = self.control.get::<Began>(&key).await? else {
+            self.control.put_new(&key, &Began { at: self.now() }).await?;
+            return Ok(false);
+        };
+        let in_order = began.at.plus(GRACE_MS) <= self.now();
+        self.sent_in_order.store(in_order, Ordering::Relaxed);
+        Ok(in_order)
     }
 
     async fn publish_place(
@@ -154,20 +151,15 @@ impl Dispatch {
         tenant: &Name,
         event_name: &Name,
         place: &str,
-        fresh: bool,
     ) -> Result<Published, DispatchError> {
         let mut attempt = 0;
         loop {
             let update = self
                 .control
                 .update(&keys::sent_order(tenant, event_name))
-                .update_expression(
-                    "SET watermark = :place, beganAt = if_not_exists(beganAt, :now), fresh = if_not_exists(fresh, :fresh)",
-                )
+                .update_expression("SET watermark = :place")
                 .condition_expression("attribute_not_exists(watermark) OR watermark < :place")
-                .expression_attribute_values(":place", text(place))
-                .expression_attribute_values(":now", number(self.now().get()))
-                .expression_attribute_values(":fresh", aws_sdk_dynamodb::types::AttributeValue::Bool(fresh));
+                .expression_attribute_values(":place", text(place));
             return match conditionally::<SentOrder>(update).await {
                 Ok(Answer::Done(_)) => Ok(Published::Done),
                 Ok(Answer::Refused(there)) => match there.and_then(|there| there.watermark) {
@@ -229,7 +221,7 @@ mod tests {
     }
 
     fn order(watermark: Option<&str>) -> SentOrder {
-        SentOrder { watermark: watermark.map(str::to_owned), ..SentOrder::default() }
+        SentOrder { watermark: watermark.map(str::to_owned) }
     }
 
     #[test]
@@ -245,14 +237,5 @@ mod tests {
                 assert!(place > now);
             }
         }
-    }
-
-    #[test]
-    fn readers_trust_the_watermark_once_every_sender_takes_part() {
-        let began = at(1_767_453_739_640);
-        let old = SentOrder { watermark: Some("w".into()), began_at: Some(began), fresh: false };
-        assert!(!old.is_settled(began.plus(GRACE_MS - 1)) && old.is_settled(began.plus(GRACE_MS)));
-        assert!(SentOrder { fresh: true, ..old }.is_settled(began));
-        assert!(!SentOrder { fresh: true, ..SentOrder::default() }.is_settled(began.plus(GRACE_MS)));
     }
 }

@@ -167,6 +167,9 @@ pub struct Wait {
     /// The event that came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Name>,
+    /// The wait that had the event before, and that the code dropped before it read the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_over_from: Option<Name>,
     /// When it began.
     pub created_at: Millis,
     /// When it was over.
@@ -182,6 +185,7 @@ impl Wait {
             what: WaitFor::of(&event.event_data),
             outcome: None,
             event_id: None,
+            handed_over_from: None,
             created_at: event.timestamp,
             completed_at: None,
         }
@@ -196,6 +200,7 @@ impl Wait {
                 // Runners of others know sleeps only, and say nothing.
                 self.outcome = read(&event.event_data, "outcome").or(Some(WaitOutcome::Elapsed));
                 self.event_id = read(&event.event_data, "eventId");
+                self.handed_over_from = read(&event.event_data, "handedOverFrom");
                 self.completed_at = Some(event.timestamp);
             }
         }

@@ -351,6 +351,11 @@ pub fn sent_floor(tenant: &str) -> ControlKey {
     key(format!("SENT#{tenant}##FLOOR"), "FLOOR")
 }
 
+/// When the first process came that accepts sent events in order. Tenants are not empty.
+pub fn sent_order_began() -> ControlKey {
+    key("SENT##BEGAN", "BEGAN")
+}
+
 fn bucket(leaf: Option<u64>) -> String {
     leaf.map_or_else(|| "ANY".to_owned(), |leaf| format!("{leaf:016x}"))
 }

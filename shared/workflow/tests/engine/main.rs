@@ -11,5 +11,6 @@ mod random;
 mod steps;
 mod threads;
 mod together;
+mod unread;
 mod waits;
 mod world;

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use ledgerline_dispatch::{
     Dispatch, DispatchError, EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission,
 };
+use ledgerline_event::Millis;
 use ledgerline_ledger::Emitter;
 use ledgerline_workflow::{Runner, Visited};
 use serde_json::json;
@@ -13,11 +14,14 @@ use tokio::time::Instant;
 
 use super::{
     History, TENANT, Told, elsewhere,
-    plan::{tokens, under_way},
+    plan::{Sending, tokens, under_way},
     script::VISIT,
     url, worker,
 };
-use crate::world::name;
+use crate::{
+    previous_version::{OldEvent, OldSender},
+    world::name,
+};
 
 impl History<'_> {
     /// Whether something is left that somebody must do however calm it is.
@@ -125,8 +129,13 @@ impl History<'_> {
         if send.event_id.is_none() {
             self.plan.sent(number);
         }
-        let (_, dispatch, emitter) = self.somebody();
+        let (which, dispatch, emitter) = self.somebody();
         let told = self.told.clone();
+        if send.old {
+            let clock = self.simulation.clock(self.processes[which].skew_ms);
+            return self.send_as_before(number, &send, clock());
+        }
+        let began = self.steps;
         self.spawn("send", async move {
             // A sender has an id for its event, or a key under which the event gets one.
             let (event_id, idempotency_key) = match number % 2 {
@@ -138,9 +147,30 @@ impl History<'_> {
             let data = json!({ "number": number });
             let event = EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
             match dispatch.send_event(&emitter, event, from).await {
-                Ok(sent) => told.borrow_mut().push(Told::Sent(number, sent.event_id.to_string())),
+                Ok(sent) => {
+                    told.borrow_mut().push(Told::Sent { number, event_id: sent.event_id.to_string(), began })
+                }
                 Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
+            }
+        });
+    }
+
+    fn send_as_before(&mut self, number: usize, send: &Sending, timestamp: Millis) {
+        let store = self.store;
+        let sender = OldSender::new(&store.clients, &store.names, &url(&store.names.run_queue));
+        let event = OldEvent {
+            tenant: TENANT.into(),
+            event_name: send.event.clone(),
+            event_id: send.event_id.clone().unwrap(),
+            data: json!({ "number": number }),
+            matching: send.matching.clone(),
+            timestamp,
+        };
+        let (told, began) = (self.told.clone(), self.steps);
+        self.spawn("old-send", async move {
+            if sender.send(&event).await.is_ok() {
+                told.borrow_mut().push(Told::Sent { number, event_id: event.event_id, began });
             }
         });
     }

@@ -29,8 +29,13 @@ pub(super) struct Plan {
     pub(super) with_subscriptions: bool,
     pub(super) with_cancels: bool,
     pub(super) with_deadlines: bool,
+    /// Processes of the version before send some of the events.
+    pub(super) with_old_senders: bool,
     orders: Vec<Admitted>,
 }
+
+/// How the ids of events begin that processes of the version before send.
+pub(super) const OLD: &str = "old-";
 
 /// An event that is to be sent.
 #[derive(Clone)]
@@ -40,6 +45,8 @@ pub(super) struct Sending {
     pub(super) event: String,
     pub(super) matching: Value,
     pub(super) sent: bool,
+    /// By a process of the version before.
+    pub(super) old: bool,
 }
 
 impl Plan {
@@ -77,12 +84,18 @@ impl Plan {
             with_subscriptions,
             with_cancels: random.u8(..4) == 0,
             with_deadlines: random.u8(..3) == 0,
+            with_old_senders: random.u8(..4) == 0,
             orders,
         };
-        for _ in 0..random.usize(..7) {
+        for _ in 0..random.usize(..9) {
             let event = EVENTS[random.usize(..EVENTS.len())];
             let matching = matched(random);
             plan.send(event, matching, random);
+            if plan.with_old_senders && random.bool() {
+                let number = plan.sends.len() - 1;
+                let send = &mut plan.sends[number];
+                (send.old, send.event_id) = (true, Some(format!("{OLD}{number}")));
+            }
         }
         plan
     }
@@ -118,7 +131,7 @@ impl Plan {
     fn send(&mut self, event: &str, matching: Value, random: &mut Rng) {
         // Ids that are drawn afresh make a history less of a repetition, so there are few.
         let event_id = (random.u8(..8) > 0).then(|| format!("evnt-{}", self.sends.len()));
-        self.sends.push(Sending { event_id, event: event.to_owned(), matching, sent: false });
+        self.sends.push(Sending { event_id, event: event.to_owned(), matching, sent: false, old: false });
     }
 
     pub(super) fn started(&mut self, run_id: &str) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     TENANT,
-    plan::Plan,
+    plan::{OLD, Plan},
     rows::Rows,
     script::EVENTS,
     watch::{Known, Watch},
@@ -22,8 +22,8 @@ use crate::{
 /// What was acknowledged to those who sent it.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// Events by their ids, and when in the history.
-    pub(super) sent: BTreeMap<String, u64>,
+    /// Events by their ids: the steps in which their senders began, and were told that they are accepted.
+    pub(super) sent: BTreeMap<String, (u64, u64)>,
     /// Payloads by their numbers, and whether the run has them.
     pub(super) payloads: BTreeMap<u64, bool>,
 }
@@ -113,17 +113,22 @@ impl Rest<'_> {
             known.history.waits().iter().filter_map(|wait| wait.event_id.as_deref()).collect();
         for wait in known.history.waits() {
             let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { continue };
+            let matches = |sent: &SentEventView| {
+                sent.event.event_name == *event_name && contains(&sent.event.match_criteria, match_criteria)
+            };
+            // Its place may lie after `since` though its time does not.
             let fits = |sent: &SentEventView| {
-                sent.event.event_name == *event_name
-                    && contains(&sent.event.match_criteria, match_criteria)
-                    && since.is_none_or(|since| since <= sent.event.timestamp)
+                matches(sent) && since.is_none_or(|since| since <= sent.event.timestamp)
             };
             if let Some(event_id) = &wait.event_id {
                 let event = sent.iter().find(|sent| sent.event.event_id == *event_id);
                 let Some(event) = event else { panic!("{run_id} has had {event_id}, which nobody sent") };
-                assert!(fits(event), "{event_id} is not what {run_id} waits for: {:?}", wait.what);
+                assert!(matches(event), "{event_id} is not what {run_id} waits for: {:?}", wait.what);
                 let told = known.completion(&wait.wait_id).unwrap();
                 assert_eq!(told["data"], event.event.data, "{event_id} in {run_id}");
+                if wait.handed_over_from.is_none() {
+                    self.check_order(known, &wait.wait_id, event_id, sent.iter().filter(|sent| fits(sent)));
+                }
                 continue;
             }
             let unseen: Vec<&SentEventView> = sent
@@ -141,8 +146,9 @@ impl Rest<'_> {
                     let over = known.over_at(&wait.wait_id).unwrap();
                     for unseen in unseen {
                         let sent_at = self.acknowledged.sent.get(unseen.event.event_id.as_str());
+                        let sent_at = sent_at.map(|(_, accepted)| *accepted);
                         assert!(
-                            sent_at.is_none_or(|sent_at| *sent_at >= over),
+                            sent_at.is_none_or(|sent_at| sent_at >= over),
                             "a wait of {run_id} for {event_name} {match_criteria} timed out at {over}, and {} was sent at {sent_at:?}",
                             unseen.event.event_id
                         );
@@ -150,6 +156,35 @@ impl Rest<'_> {
                 }
                 Some(_) => {}
             }
+        }
+    }
+
+    /// An event that was accepted before the sender of another began comes first, if both fit.
+    fn check_order<'e>(
+        &self,
+        known: &Known,
+        wait_id: &str,
+        event_id: &str,
+        fitting: impl Iterator<Item = &'e SentEventView>,
+    ) {
+        // Senders of the version before keep no order.
+        let Some((began, _)) = self.acknowledged.sent.get(event_id).filter(|_| !event_id.starts_with(OLD))
+        else {
+            return;
+        };
+        let over = known.place_of_end(wait_id);
+        for other in fitting.map(|sent| sent.event.event_id.as_str()) {
+            let accepted = self.acknowledged.sent.get(other).filter(|_| !other.starts_with(OLD));
+            if other == event_id || accepted.is_none_or(|(_, accepted)| accepted >= began) {
+                continue;
+            }
+            let had = known.history.waits().iter().filter(|wait| wait.event_id.as_deref() == Some(other));
+            let had_before = had.map(|wait| known.place_of_end(&wait.wait_id)).any(|place| place < over);
+            assert!(
+                had_before,
+                "{} got {event_id} before {other}, which was accepted before the other was sent",
+                known.run_id
+            );
         }
     }
 
@@ -167,8 +202,10 @@ impl Rest<'_> {
         let mut tags: BTreeMap<(String, String), u64> = BTreeMap::new();
         for sent in sent {
             let consumed = runs.values().flat_map(|known| known.history.waits());
-            let consumed =
-                consumed.filter(|wait| wait.event_id.as_ref() == Some(&sent.event.event_id)).count();
+            let consumed = consumed
+                .filter(|wait| wait.event_id.as_ref() == Some(&sent.event.event_id))
+                .filter(|wait| wait.handed_over_from.is_none())
+                .count();
             assert_eq!(sent.consumed_count, consumed as u64, "{}", sent.event.event_id);
             if let (Some(run_id), Some(tag)) =
                 (&sent.event.source_instance_id, sent.event.data["tag"].as_str())
@@ -236,6 +273,7 @@ impl Rest<'_> {
         }
         assert_eq!(told.len(), expected.len(), "the ledger tells more of runs than their logs");
         let mut sent: Vec<String> = sent.iter().map(|sent| sent.event.event_id.to_string()).collect();
+        sent.retain(|event_id| !event_id.starts_with(OLD));
         sent.sort();
         events.sort();
         assert_eq!(events, sent, "sent by the ledger, and by the table");
@@ -274,7 +312,8 @@ impl Rest<'_> {
 impl Known {
     fn payloads(&self) -> impl Iterator<Item = u64> {
         let events = self.entries.iter().flat_map(|entry| &entry.events);
-        events.filter_map(|event| event.event_data.get("payload")?.as_u64())
+        let received = events.filter(|event| !event.event_data.contains_key("handedOverFrom"));
+        received.filter_map(|event| event.event_data.get("payload")?.as_u64())
     }
 
     fn completion(&self, wait_id: &str) -> Option<&serde_json::Map<String, Value>> {
@@ -284,6 +323,15 @@ impl Known {
                 && *event.correlation_id == *wait_id
         };
         events.filter(is_it).map(|event| &event.event_data).next()
+    }
+
+    /// Which event of the log ended a wait.
+    fn place_of_end(&self, wait_id: &str) -> usize {
+        let is_it = |event: &ledgerline_event::LogEvent| {
+            event.event_type == ledgerline_event::RunEventType::WaitCompleted
+                && *event.correlation_id == *wait_id
+        };
+        self.entries.iter().flat_map(|entry| &entry.events).position(is_it).unwrap_or(usize::MAX)
     }
 
     /// When in the history a wait was over.
