@@ -211,7 +211,7 @@ impl<'a> Handler<'a> {
                 _ if unreadable.is_some() => {
                     troubles.setbacks.push((subscription.clone(), unreadable.clone().unwrap_or_default()));
                 }
-                Verdict::Filtered => {}
+                Verdict::Filtered | Verdict::Lacking { .. } => {}
                 Verdict::Failed { reason } => troubles.setbacks.push((subscription.clone(), reason)),
                 Verdict::Loop { .. } => troubles.loops.push(subscription.clone()),
                 Verdict::Capped { .. } => troubles.capped.push(subscription.clone()),

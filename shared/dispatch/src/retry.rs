@@ -41,7 +41,7 @@ impl Dispatch {
         let input = match matcher.decide_one(&parked.subscription_id, &event) {
             Some(Verdict::Start { input } | Verdict::Loop { input } | Verdict::Capped { input }) => input,
             Some(Verdict::Failed { reason }) => return self.failed_again(tenant, parked, reason).await,
-            Some(Verdict::Filtered | Verdict::InVia) | None => {
+            Some(Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia) | None => {
                 let reason = "the subscription does not want this event any more; drop it".to_owned();
                 return self.failed_again(tenant, parked, reason).await;
             }
