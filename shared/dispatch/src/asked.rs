@@ -1,7 +1,7 @@
 //! What operators ask about blocked starts. The holder of the lease alone changes a block, so that its order holds:
 //! an operator leaves a mark, and the drainer does what it says.
 
-use ledgerline_event::{Millis, Name};
+use ledgerline_event::{Millis, Name, Seconds};
 use ledgerline_ledger::{StoreError, control::keys};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -26,7 +26,12 @@ pub(crate) struct Asked {
     pub(crate) block_name: String,
     pub(crate) ask: Ask,
     pub(crate) asked_at: Millis,
+    /// A mark that comes after its block has closed goes by itself.
+    ttl: Seconds,
 }
+
+/// How long a mark is kept that no drainer meets.
+const KEPT_SECONDS: u64 = 24 * 3_600;
 
 impl Dispatch {
     /// Leaves a mark about a blocked start and brings the drainer to it. The answer is that of the visit.
@@ -39,13 +44,26 @@ impl Dispatch {
         deadline: Option<Instant>,
     ) -> Result<Drained, DispatchError> {
         let drainer = &start.drainer_id;
-        let asked =
-            Asked { start_id: start.id.clone(), block_name: block.to_owned(), ask, asked_at: self.now() };
+        let now = self.now();
+        let asked = Asked {
+            start_id: start.id.clone(),
+            block_name: block.to_owned(),
+            ask,
+            asked_at: now,
+            ttl: Seconds::new(now.seconds().get() + KEPT_SECONDS),
+        };
         let put = self.control.put(&keys::asked(tenant, drainer, &start.id), &asked)?.send().await;
         put.map_err(|error| StoreError::new("PutItem", error))?;
         // If this process dies now, the mark brings the next sweep.
         let fence = self.records.get(tenant, drainer).await?.map_or(0, |record| record.fence);
         self.mark_dirty(tenant, drainer, fence).await?;
-        self.drain(tenant, drainer, deadline).await
+        let drained = self.drain(tenant, drainer, deadline).await?;
+        // A block that closed meanwhile has no more use for the mark.
+        let there: Option<ParkedStart> = self.control.get(&keys::parked_start(tenant, &start.id)).await?;
+        if there.is_none_or(|there| there.block.is_none()) {
+            let delete = self.control.delete(&keys::asked(tenant, drainer, &start.id)).send().await;
+            delete.map_err(|error| StoreError::new("DeleteItem", error))?;
+        }
+        Ok(drained)
     }
 }

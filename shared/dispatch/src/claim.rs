@@ -6,7 +6,7 @@
 //! there is one and somebody will finish it. Events are saved once however often they are
 //! sent; a message may come twice, and carries what its consumer needs to notice that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::{
     error::SdkError,
@@ -155,6 +155,15 @@ pub(crate) struct Carried {
     pub(crate) sent: Sent,
 }
 
+/// How claims are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// All at once.
+    Yes,
+    /// Those of one group one after the other: a process that dies has claimed none before those ahead of it.
+    InOrder,
+}
+
 /// Whether the effects of a claim are out.
 #[derive(Debug)]
 pub(crate) enum Sent {
@@ -299,7 +308,7 @@ impl Dispatch {
     /// Answers, in their order, who made them.
     pub(crate) async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
         let mut all = Vec::with_capacity(intents.len());
-        for carried in self.carry_each(intents, |_| String::new()).await? {
+        for carried in self.carry_each(intents, |_| String::new(), Together::Yes).await? {
             match carried.sent {
                 Sent::Failed(error) => return Err(error),
                 Sent::Yes | Sent::Behind => all.push(carried.claimed),
@@ -309,21 +318,37 @@ impl Dispatch {
     }
 
     /// Makes claims and sends the effects of all of them together; if that fails, of each alone. Once one of a `group`
-    /// is not sent, those of the group behind it are not either.
+    /// is not sent, those of the group behind it are not either. `together` is about the claims.
     pub(crate) async fn carry_each(
         &self,
         intents: &[Intent],
         group: impl Fn(usize) -> String,
+        together: Together,
     ) -> Result<Vec<Carried>, DispatchError> {
-        let made = try_join_all(intents.iter().map(|intent| async move {
-            let claim = self.pending(intent).await?;
-            let claimed = self.put_claim(&intent.key, &claim).await?;
-            Ok::<_, DispatchError>((claim.claim_id, claimed))
+        let mut lanes: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
+        for position in 0..intents.len() {
+            let lane = match together {
+                Together::Yes => (position, String::new()),
+                Together::InOrder => (0, group(position)),
+            };
+            lanes.entry(lane).or_default().push(position);
+        }
+        let made = try_join_all(lanes.into_values().map(|lane| async move {
+            let mut made = Vec::with_capacity(lane.len());
+            for position in lane {
+                let claim = self.pending(&intents[position]).await?;
+                let claimed = self.put_claim(&intents[position].key, &claim).await?;
+                made.push((position, (claim.claim_id, claimed)));
+            }
+            Ok::<_, DispatchError>(made)
         }));
+        let mut made: Vec<_> = made.await?.into_iter().flatten().collect();
+        made.sort_by_key(|(position, _)| *position);
         let mut all = Effects::default();
         let mut unsent = Vec::new();
         let mut carried = Vec::with_capacity(intents.len());
-        for (position, (intent, (id, claimed))) in intents.iter().zip(made.await?).enumerate() {
+        for (position, (id, claimed)) in made {
+            let intent = &intents[position];
             let pending = match &claimed {
                 Claimed::New => Some((id, Ok(intent.effects.clone()))),
                 Claimed::Before(claim) if claim.state == ClaimState::Pending => {

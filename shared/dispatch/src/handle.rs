@@ -27,7 +27,7 @@ use crate::{
     Dispatch, DispatchError, Epochs, Halted,
     block::{Block, Cause, Class, Member},
     blocks::{Blocks, Hindered},
-    claim::{Claimed, Intent, Sent},
+    claim::{Claimed, Intent, Sent, Together},
     decide::{Outcome, Start},
     notice::About,
     record::Lease,
@@ -410,7 +410,10 @@ impl<'a> Handler<'a> {
                 let [_, entity] = Block::names(subscription, &work.event.entity_type, &work.event.entity_id);
                 entity
             };
-            let carried = self.dispatch.carry_each(&intents, group).await?;
+            // Nothing may overtake what has waited.
+            let released = batch.iter().any(|(_, _, start)| start.from.is_some());
+            let together = if released { Together::InOrder } else { Together::Yes };
+            let carried = self.dispatch.carry_each(&intents, group, together).await?;
             for ((order, work, start), carried) in batch.into_iter().zip(carried) {
                 let setback = match carried.sent {
                     Sent::Yes => {
