@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod blocked;
 mod command_line;
 mod crowded_run;
 mod dead_letters;

@@ -1,4 +1,4 @@
-//! Events that cannot be started: the drain stops before them, retries, parks, goes on.
+//! Events that fail in the same way each time are parked at once; those whose subscription says halt stop the drain.
 
 use std::collections::BTreeMap;
 
@@ -6,79 +6,58 @@ use ledgerline_dispatch::{ParkedBecause, SubscriptionChange};
 use serde_json::json;
 
 use crate::{
-    ledger::Ledger,
+    ledger::{Ledger, another_process},
     world::{event, name},
 };
 
 #[tokio::test]
-async fn a_poison_event_stops_the_drain_then_is_parked_and_can_be_started_later() {
+async fn three_events_that_lack_a_mapped_field_are_parked_at_once_and_hold_nothing_up() {
     let ledger = Ledger::start().await;
-    for tenant in ["poisoned", "other"] {
-        ledger.register(tenant, json!({"workflowType": "reprice", "kind": "task"})).await;
-        ledger
-            .subscribe(
-                tenant,
-                json!({
-                    "eventTypeGlob": "price.*", "workflowType": "reprice",
-                    "inputMapper": {"price": "$.payload.new"},
-                }),
-            )
-            .await;
+    ledger.register("t", json!({"workflowType": "reprice", "kind": "task"})).await;
+    let mapped = json!({
+        "eventTypeGlob": "price.*", "workflowType": "reprice", "inputMapper": {"price": "$.payload.new"},
+    });
+    let subscription = ledger.subscribe("t", mapped).await;
+    for n in 0..3 {
+        let mut poison = event("t", &format!("bad{n}"), ledger.now().plus(n));
+        poison.properties.remove("new");
+        ledger.save(poison).await;
     }
-    let mut poison = event("poisoned", "e2", ledger.now().plus(1));
-    poison.properties.remove("new");
-    ledger.save(event("poisoned", "e1", ledger.now())).await;
-    ledger.save(poison).await;
-    // Of another entity, and still not before the one that cannot be started.
-    let mut later = event("poisoned", "e3", ledger.now().plus(2));
-    later.entity_id = name("another");
-    ledger.save(later).await;
-    ledger.advance(10_000);
+    // One of the same entity, and one of another.
+    ledger.save(event("t", "same", ledger.now().plus(3))).await;
+    let mut unrelated = event("t", "unrelated", ledger.now().plus(4));
+    unrelated.entity_id = name("another");
+    ledger.save(unrelated).await;
 
-    let mut attempts = 0;
-    loop {
-        let drained = ledger.drain("poisoned").await;
-        attempts += 1;
-        let Some(halted) = drained.halted_on_event_id else { break };
-        assert_eq!(halted.as_str(), "e2");
-        assert!(attempts < 5, "parked after five");
-        assert_eq!(ledger.starts("poisoned").await, BTreeMap::from([("e1".into(), 1)]));
-        let state = &ledger.dispatch.drainer_states(&name("poisoned")).await.unwrap()[0];
-        assert!(state.last_error.as_ref().unwrap().contains("price"), "{state:?}");
-        // Before its time nothing is tried.
-        let early = ledger.drain("poisoned").await;
-        assert_eq!(early.halted_on_event_id.unwrap().as_str(), "e2");
-        // The other tenant goes on all the while.
-        ledger.save(event("other", &format!("o{attempts}"), ledger.now())).await;
-        assert_eq!(ledger.drain("other").await.triggered.len(), 1);
-        let wait = drained.again_at.unwrap().get() - ledger.now().get();
-        ledger.advance(wait);
-    }
-    assert_eq!(attempts, 5);
-    assert_eq!(ledger.starts("poisoned").await, BTreeMap::from([("e1".into(), 1), ("e3".into(), 1)]));
-    assert_eq!(ledger.events("poisoned", "workflow.dispatch_failed").await.len(), 1);
-    let told = ledger.events("poisoned", "workflow.dispatch_parked").await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].properties["attempts"], 5);
-
-    let tenant = name("poisoned");
+    let drained = ledger.drain("t").await;
+    assert_eq!(drained.halted_on_event_id, None);
+    assert_eq!(drained.triggered.len(), 2, "nothing waited: the clock has not moved");
+    let tenant = name("t");
     let parked = ledger.dispatch.parked(&tenant, false, 10, None).await.unwrap().items;
-    assert_eq!(parked.len(), 1);
-    assert_eq!((parked[0].attempts, parked[0].because), (5, ParkedBecause::Failed));
+    assert_eq!(parked.len(), 3);
+    assert!(parked.iter().all(|start| start.attempts == 1 && start.because == ParkedBecause::Failed));
+    assert!(parked.iter().all(|start| start.reason.contains("price")), "{parked:?}");
+    // Told of once, however often the events are met.
+    another_process(&ledger).await.drain(&tenant, &name("workflow_runner"), None).await.unwrap();
+    for event_type in ["workflow.dispatch_failed", "workflow.dispatch_parked"] {
+        assert_eq!(ledger.events("t", event_type).await.len(), 3, "{event_type}");
+    }
+    ledger.advance(10_000);
+    ledger.drain("t").await;
+    assert_eq!(ledger.starts("t").await, BTreeMap::from([("same".into(), 1), ("unrelated".into(), 1)]));
+
+    // An operator mends the cause and starts one after all, wherever the cursor is.
     let id = &parked[0].id;
     let error = ledger.dispatch.retry(&tenant, id).await.unwrap_err().to_string();
     assert!(error.contains("it failed again"), "{error}");
     let change: SubscriptionChange = serde_json::from_value(json!({"inputMapper": null})).unwrap();
-    ledger.dispatch.change_subscription(&tenant, &parked[0].subscription_id, change).await.unwrap();
+    ledger.dispatch.change_subscription(&tenant, &subscription, change).await.unwrap();
     let cursor = ledger.dispatch.drainer_states(&tenant).await.unwrap()[0].cursor.clone();
     let retried = ledger.dispatch.retry(&tenant, id).await.unwrap();
     assert!(retried.started.is_some() && !retried.already_started);
     assert!(ledger.dispatch.retry(&tenant, id).await.unwrap_err().to_string().contains("there is no"));
     assert_eq!(ledger.dispatch.drainer_states(&tenant).await.unwrap()[0].cursor, cursor);
-    let all = BTreeMap::from([("e1".into(), 1), ("e2".into(), 1), ("e3".into(), 1)]);
-    ledger.advance(10_000);
-    ledger.drain("poisoned").await;
-    assert_eq!(ledger.starts("poisoned").await, all);
+    assert_eq!(ledger.starts("t").await[parked[0].event_id.as_str()], 1);
 }
 
 #[tokio::test]
@@ -101,6 +80,36 @@ async fn halt_never_parks_and_goes_on_as_soon_as_the_cause_is_mended() {
     ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
     assert_eq!(ledger.drain("t").await.triggered.len(), 1);
     assert_eq!(ledger.events("t", "workflow.dispatch_failed").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_drain_that_stood_before_an_event_goes_on_when_nothing_wants_the_event_any_more() {
+    for change in ["removed", "disabled", "filtered"] {
+        let ledger = Ledger::start().await;
+        let tenant = name("t");
+        let halting = json!({"eventTypeGlob": "price.*", "workflowType": "later", "onFailure": "halt"});
+        let id = ledger.subscribe("t", halting).await;
+        ledger.save(event("t", "e1", ledger.now())).await;
+        ledger.advance(10_000);
+        assert!(ledger.drain("t").await.halted_on_event_id.is_some());
+        assert!(ledger.dispatch.drainer_states(&tenant).await.unwrap()[0].halted);
+        assert_eq!(ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items.len(), 1);
+        let change_to = match change {
+            "disabled" => json!({"enabled": false}),
+            _ => json!({"filterExpr": "event.properties.new > 100.0"}),
+        };
+        match change {
+            "removed" => drop(ledger.dispatch.unsubscribe(&tenant, &id).await.unwrap()),
+            _ => {
+                let change_to: SubscriptionChange = serde_json::from_value(change_to).unwrap();
+                drop(ledger.dispatch.change_subscription(&tenant, &id, change_to).await.unwrap());
+            }
+        }
+        assert_eq!(ledger.drain("t").await.halted_on_event_id, None, "{change}");
+        let left = ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items;
+        assert!(left.is_empty(), "{change}: {left:?}");
+        assert!(!ledger.dispatch.drainer_states(&tenant).await.unwrap()[0].halted);
+    }
 }
 
 #[tokio::test]
@@ -127,8 +136,9 @@ async fn an_event_whose_payload_is_missing_is_not_started_with_less() {
         ledger.save(part).await;
         let drained = ledger.drain("t").await;
         assert!(drained.triggered.is_empty());
-        assert!(drained.halted_on_event_id.is_some());
-        let parked = ledger.dispatch.parked(&name("t"), true, 10, None).await.unwrap().items;
+        assert!(drained.halted_on_event_id.is_none());
+        let parked = ledger.dispatch.parked(&name("t"), false, 10, None).await.unwrap().items;
+        assert!(!parked.is_empty());
         assert!(
             parked.iter().all(|parked| parked.reason.contains("overflow") || parked.reason.contains("JSON")),
             "{parked:?}"
@@ -144,6 +154,7 @@ async fn a_dropped_start_of_a_keyed_type_stays_dropped() {
     assert!(ledger.drain("t").await.halted_on_event_id.is_some());
     let retrying = ledger.dispatch.parked(&name("t"), true, 10, None).await.unwrap().items;
     ledger.dispatch.drop_parked(&name("t"), &retrying[0].id).await.unwrap();
+    assert!(ledger.dispatch.parked(&name("t"), true, 10, None).await.unwrap().items.is_empty());
     ledger.register("t", json!({"workflowType": "keyed", "kind": "task", "idempotencyKey": "$.id"})).await;
     ledger.advance(60_000);
     assert!(ledger.drain("t").await.triggered.is_empty());

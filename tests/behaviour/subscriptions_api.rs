@@ -324,6 +324,7 @@ async fn events_start_what_subscribes_and_a_rewind_starts_it_again() {
         rewind["events"].as_u64() >= Some(2) && rewind["from"].as_str().unwrap().ends_with("local-1"),
         "{rewind}"
     );
+    assert_eq!((&rewind["started"], &rewind["caughtUp"]), (&json!(2), &json!(true)), "{rewind}");
     admin.tasks_at_least(5).await;
     passed().await;
     let (status, rewind) = admin.post(path, json!({"to": began - HOUR, "missingOnly": true})).await;
@@ -333,6 +334,7 @@ async fn events_start_what_subscribes_and_a_rewind_starts_it_again() {
         "{rewind}"
     );
     assert!(rewind["events"].as_u64() >= Some(3), "{rewind}");
+    assert_eq!(rewind["started"], 0, "missing only: nothing is missing");
     passed().await;
     let (_, drained) = admin.post("/api/events/drain", json!({"drainerId": "workflow_runner"})).await;
     assert_eq!(drained["triggered"], json!([]), "missing only: nothing is missing");

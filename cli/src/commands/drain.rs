@@ -51,10 +51,16 @@ fn say(drained: &Drained, drainer: &str, state: Option<&DrainerState>, output: O
     if let Some(event) = &drained.halted_on_event_id {
         let reason = state.last_error.as_deref().unwrap_or("unknown");
         let again = state.next_attempt_at.map_or_else(|| "soon".into(), |at| at.to_rfc3339());
-        eprintln!(
-            "It stands before {event}: {reason}\nIt is tried again at {again}; after some attempts it is parked, unless \
-             its subscription says halt. `parked list --all` shows it."
-        );
+        match state.halted {
+            true => eprintln!(
+                "It stands before {event}: {reason}\nIt is tried again at {again}; its subscription says halt, so \
+                 nothing after it starts before it. `parked list --all` shows it."
+            ),
+            false => eprintln!(
+                "The oldest start that waits is that of {event}: {reason}\nIt is tried again at {again}; only what has \
+                 its subscription and entity waits for it. `parked list --all` shows them."
+            ),
+        }
     }
     Ok(())
 }

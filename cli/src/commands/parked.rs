@@ -101,20 +101,21 @@ async fn retry(
 ) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for id in ids {
-        let (started, already, problem) = match dispatch.retry(tenant, id).await {
-            Ok(retried) => (retried.started, retried.already_started, None),
-            Err(error) => (None, false, Some(error.to_string())),
+        let (started, already, asked, problem) = match dispatch.retry(tenant, id).await {
+            Ok(retried) => (retried.started, retried.already_started, retried.asked, None),
+            Err(error) => (None, false, false, Some(error.to_string())),
         };
         refused += usize::from(problem.is_some());
         if output.is_json() {
             output.json_line(
-                &json!({ "id": id, "started": started, "alreadyStarted": already, "reason": problem }),
+                &json!({ "id": id, "started": started, "alreadyStarted": already, "asked": asked, "reason": problem }),
             )?;
             continue;
         }
         let started = started.as_deref().unwrap_or("nothing");
         output.line(&match problem {
             Some(reason) => format!("{id}  not started: {reason}"),
+            None if asked => format!("{id}  the process that drains has been asked to start it"),
             None if already => format!("{id}  had been started before: {started}"),
             None => format!("{id}  started: {started}"),
         })?;

@@ -15,7 +15,6 @@ use indicatif::HumanCount;
 use ledgerline_dispatch::{Dispatch, DispatchError, DrainerState, Rewind};
 use ledgerline_event::{Name, keys::time_of};
 use ledgerline_ledger::system_clock;
-use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use self::progress::Progress;
@@ -37,16 +36,9 @@ const TAKE_OVER: Duration = Duration::from_secs(15);
 
 /// How following a rewind ended.
 enum End {
-    CaughtUp,
+    CaughtUp(Box<DrainerState>),
     Halted(Box<DrainerState>),
     Interrupted,
-}
-
-/// What this process did of it.
-#[derive(Default)]
-struct Here {
-    started: usize,
-    others_drain: bool,
 }
 
 pub(super) async fn run(target: &Target, args: RewindArgs, output: Output) -> anyhow::Result<ExitCode> {
@@ -67,19 +59,15 @@ pub(super) async fn run(target: &Target, args: RewindArgs, output: Output) -> an
         return Ok(ExitCode::FAILURE);
     }
     let before = state(&dispatch, tenant, &plan.drainer_id).await?.events_processed_total;
-    let done = go_back(&dispatch, tenant, plan, &to).await?;
-    let mut here = Here::default();
-    let end = follow(&dispatch, tenant, &done, before, &mut here)
+    let mut done = go_back(&dispatch, tenant, plan, &to).await?;
+    let end = follow(&dispatch, tenant, &mut done, before)
         .await
         .context("the rewind is done and the dispatcher goes on with it, but it could not be followed")?;
-    let caught_up = matches!(end, End::CaughtUp);
+    let caught_up = matches!(end, End::CaughtUp(_));
     if output.is_json() {
-        let mut line = serde_json::to_value(&done)?;
-        line["caughtUp"] = json!(caught_up);
-        line["startedHere"] = json!(here.started);
-        output.json_line(&line)?;
+        output.json_line(&done)?;
     } else {
-        output.line(&conclusion(&done, &end, &here))?;
+        output.line(&conclusion(&done, &end))?;
     }
     Ok(if caught_up { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -126,13 +114,7 @@ async fn go_back(dispatch: &Dispatch, tenant: &Name, plan: Rewind, to: &str) -> 
 }
 
 /// Drains in this process, or watches whoever does, until everything is handled again.
-async fn follow(
-    dispatch: &Dispatch,
-    tenant: &Name,
-    done: &Rewind,
-    before: u64,
-    here: &mut Here,
-) -> anyhow::Result<End> {
+async fn follow(dispatch: &Dispatch, tenant: &Name, done: &mut Rewind, before: u64) -> anyhow::Result<End> {
     let interrupted = interruption();
     let mut progress = Progress::new(done.events.unwrap_or_default());
     let mut drain_from = Instant::now();
@@ -140,20 +122,17 @@ async fn follow(
         if Instant::now() >= drain_from {
             let deadline = Instant::now() + SLICE;
             let drained = dispatch.drain(tenant, &done.drainer_id, Some(deadline)).await?;
-            here.started += drained.triggered.len();
             if drained.skipped_due_to_lock {
-                here.others_drain = true;
                 drain_from = Instant::now() + TAKE_OVER;
             }
         }
         let state = state(dispatch, tenant, &done.drainer_id).await?;
         progress.at(state.events_processed_total.saturating_sub(before));
-        // A place that is only a moment is never a cursor again: no lag is as good.
-        if state.cursor >= done.until || state.lag_ms == 0 {
+        if done.note(&state) {
             progress.end(true);
-            return Ok(End::CaughtUp);
+            return Ok(End::CaughtUp(Box::new(state)));
         }
-        if state.halted_on_event_id.is_some() {
+        if state.halted {
             progress.end(false);
             return Ok(End::Halted(Box::new(state)));
         }
@@ -186,26 +165,29 @@ async fn state(dispatch: &Dispatch, tenant: &Name, drainer: &Name) -> anyhow::Re
         .with_context(|| format!("{drainer} has not begun for this tenant"))
 }
 
-fn conclusion(done: &Rewind, end: &End, here: &Here) -> String {
+fn conclusion(done: &Rewind, end: &End) -> String {
     let drainer = &done.drainer_id;
+    let started = format!("{} started", HumanCount(done.started.unwrap_or_default()));
     match end {
-        End::CaughtUp => {
-            let started = match (here.started, here.others_drain) {
-                (0, true) => "by the process that drains it".into(),
-                (count, true) => format!("{count} started here, others by another process"),
-                (count, false) => format!("{count} started"),
-            };
+        End::CaughtUp(state) => {
             let events = counted(done.events.unwrap_or_default(), "event");
-            format!("{drainer} is back where it was: {events} handled again, {started}")
+            let waits = match state.blocks {
+                0 => "",
+                _ => "; some starts wait, `parked list --all` shows them",
+            };
+            format!("{drainer} is back where it was: {events} handled again, {started}{waits}")
         }
         End::Halted(state) => format!(
-            "{drainer} went back, and stands before {}: {}\nIt is tried again at {}; `drainers` shows how it goes on.",
+            "{drainer} went back, {started}, and stands before {}: {}\nIt is tried again at {}; `drainers` shows how it \
+             goes on.",
             state.halted_on_event_id.as_deref().unwrap_or("an event"),
             state.last_error.as_deref().unwrap_or("unknown"),
             state.next_attempt_at.map_or_else(|| "any moment".into(), |at| at.to_rfc3339()),
         ),
         End::Interrupted => {
-            format!("{drainer} went back; the dispatcher goes on, `drainers` shows how far it is")
+            format!(
+                "{drainer} went back, {started} so far; the dispatcher goes on, `drainers` shows how far it is"
+            )
         }
     }
 }

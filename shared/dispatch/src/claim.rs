@@ -6,6 +6,8 @@
 //! there is one and somebody will finish it. Events are saved once however often they are
 //! sent; a message may come twice, and carries what its consumer needs to notice that.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use aws_sdk_dynamodb::{
     error::SdkError,
     operation::put_item::PutItemError,
@@ -67,6 +69,13 @@ pub(crate) struct Message {
 }
 
 impl Effects {
+    fn add(&mut self, other: Self) {
+        self.events.extend(other.events);
+        self.messages.extend(other.messages);
+        self.runs.extend(other.runs);
+        self.sends.extend(other.sends);
+    }
+
     /// How much has to be held and sent.
     pub(crate) fn size(&self) -> usize {
         let messages: usize = self.messages.iter().map(|message| message.body.len()).sum();
@@ -137,6 +146,33 @@ pub(crate) struct Intent {
     pub(crate) started: Option<Name>,
     /// Claims live as long as the event that they are about.
     pub(crate) ttl: Option<Seconds>,
+}
+
+/// What became of an intent.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    pub(crate) claimed: Claimed,
+    pub(crate) sent: Sent,
+}
+
+/// How claims are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// All at once.
+    Yes,
+    /// Those of one group one after the other: a process that dies has claimed none before those ahead of it.
+    InOrder,
+}
+
+/// Whether the effects of a claim are out.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// They are, by us or before.
+    Yes,
+    /// The claim is pending.
+    Failed(DispatchError),
+    /// The claim is pending, and nothing was sent because one before it was not.
+    Behind,
 }
 
 /// Who made the claim.
@@ -271,31 +307,92 @@ impl Dispatch {
     /// Makes claims and sees each one through: new ones and those that somebody left pending.
     /// Answers, in their order, who made them.
     pub(crate) async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
-        let made = try_join_all(intents.iter().map(|intent| async move {
-            let claim = self.pending(intent).await?;
-            let claimed = self.put_claim(&intent.key, &claim).await?;
-            Ok::<_, DispatchError>((claim.claim_id, claimed))
-        }));
-        let made = made.await?;
-        let mut all = Effects::default();
-        let mut unfinished = Vec::new();
-        for (intent, (id, claimed)) in intents.iter().zip(&made) {
-            let (id, effects) = match claimed {
-                Claimed::New => (id, intent.effects.clone()),
-                Claimed::Before(claim) if claim.state == ClaimState::Pending => {
-                    (&claim.claim_id, self.effects_of(claim).await?)
-                }
-                Claimed::Before(_) => continue,
-            };
-            all.events.extend(effects.events);
-            all.messages.extend(effects.messages);
-            all.runs.extend(effects.runs);
-            all.sends.extend(effects.sends);
-            unfinished.push((&intent.key, id.as_deref()));
+        let mut all = Vec::with_capacity(intents.len());
+        for carried in self.carry_each(intents, |_| String::new(), Together::Yes).await? {
+            match carried.sent {
+                Sent::Failed(error) => return Err(error),
+                Sent::Yes | Sent::Behind => all.push(carried.claimed),
+            }
         }
-        self.send(all).await?;
-        try_join_all(unfinished.into_iter().map(|(key, id)| self.finish(key, id))).await?;
-        Ok(made.into_iter().map(|(_, claimed)| claimed).collect())
+        Ok(all)
+    }
+
+    /// Makes claims and sends the effects of all of them together; if that fails, of each alone. Once one of a `group`
+    /// is not sent, those of the group behind it are not either. `together` is about the claims.
+    pub(crate) async fn carry_each(
+        &self,
+        intents: &[Intent],
+        group: impl Fn(usize) -> String,
+        together: Together,
+    ) -> Result<Vec<Carried>, DispatchError> {
+        let mut lanes: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
+        for position in 0..intents.len() {
+            let lane = match together {
+                Together::Yes => (position, String::new()),
+                Together::InOrder => (0, group(position)),
+            };
+            lanes.entry(lane).or_default().push(position);
+        }
+        let made = try_join_all(lanes.into_values().map(|lane| async move {
+            let mut made = Vec::with_capacity(lane.len());
+            for position in lane {
+                let claim = self.pending(&intents[position]).await?;
+                let claimed = self.put_claim(&intents[position].key, &claim).await?;
+                made.push((position, (claim.claim_id, claimed)));
+            }
+            Ok::<_, DispatchError>(made)
+        }));
+        let mut made: Vec<_> = made.await?.into_iter().flatten().collect();
+        made.sort_by_key(|(position, _)| *position);
+        let mut all = Effects::default();
+        let mut unsent = Vec::new();
+        let mut carried = Vec::with_capacity(intents.len());
+        for (position, (id, claimed)) in made {
+            let intent = &intents[position];
+            let pending = match &claimed {
+                Claimed::New => Some((id, Ok(intent.effects.clone()))),
+                Claimed::Before(claim) if claim.state == ClaimState::Pending => {
+                    Some((claim.claim_id.clone(), self.effects_of(claim).await))
+                }
+                Claimed::Before(_) => None,
+            };
+            let sent = match pending {
+                None => Sent::Yes,
+                Some((_, Err(error))) => Sent::Failed(error),
+                Some((id, Ok(effects))) => {
+                    all.add(effects.clone());
+                    unsent.push((position, id, effects));
+                    Sent::Yes
+                }
+            };
+            carried.push(Carried { claimed, sent });
+        }
+        if let Err(error) = self.send(all).await {
+            let failed = carried.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
+            let mut failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
+            let mut alone = (unsent.len() == 1).then_some(error);
+            for (position, id, effects) in std::mem::take(&mut unsent) {
+                if failed.contains(&group(position)) {
+                    carried[position].sent = Sent::Behind;
+                    continue;
+                }
+                let sent = match alone.take() {
+                    Some(error) => Err(error),
+                    None => self.send(effects.clone()).await,
+                };
+                match sent {
+                    Ok(()) => unsent.push((position, id, effects)),
+                    Err(error) => {
+                        failed.insert(group(position));
+                        carried[position].sent = Sent::Failed(error);
+                    }
+                }
+            }
+        }
+        let finished =
+            unsent.iter().map(|(position, id, _)| self.finish(&intents[*position].key, id.as_deref()));
+        try_join_all(finished).await?;
+        Ok(carried)
     }
 
     /// Repeats the effects of a claim that nobody finished. Answers whether it was pending.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     Dispatch, DispatchError, Halted, JOBS_DRAINER, SETTLE_MS, Triggered,
+    blocks::{Blocks, Hindered},
     conditional::text,
     handle::{Handled, Handler, Made, Stop},
     memory::Memory,
@@ -42,7 +43,7 @@ pub struct Drained {
     pub triggered: Vec<Triggered>,
     /// Somebody else is at it; they will look again.
     pub skipped_due_to_lock: bool,
-    /// The event before which the drain stands.
+    /// The event before which the drain stands, or the oldest whose start waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halted_on_event_id: Option<Name>,
     /// When there is something to do again; `None` if everything is settled.
@@ -56,6 +57,8 @@ pub struct Drained {
 /// How a pass ended. What it achieved since its last write is in `progress`.
 struct PassEnd {
     progress: Progress,
+    /// Starts of the visit that are written.
+    counted: usize,
     again_at: Option<Millis>,
     trouble: Option<DispatchError>,
     lost: bool,
@@ -111,7 +114,7 @@ impl Dispatch {
     ) -> Result<(), DispatchError> {
         loop {
             let end = Box::pin(self.pass(lease, deadline, drained, alerts)).await;
-            drained.halted_on_event_id = end.progress.halted.as_ref().map(|halted| halted.event_id.clone());
+            drained.halted_on_event_id = end.progress.shown().map(|halted| halted.event_id.clone());
             drained.again_at = end.again_at;
             if end.lost {
                 // Whoever has the lease now goes on from what was written. A mark stays until they are done.
@@ -150,15 +153,15 @@ impl Dispatch {
         drained: &mut Drained,
         alerts: &mut Vec<ControlKey>,
     ) -> PassEnd {
-        let mut end = PassEnd { progress: Progress::default(), again_at: None, trouble: None, lost: false };
+        let mut end = PassEnd {
+            progress: Progress::default(),
+            counted: drained.triggered.len(),
+            again_at: None,
+            trouble: None,
+            lost: false,
+        };
         let mut memory = self.remembered(lease);
-        if let Err(error) = self.time_line(lease, &mut memory, deadline, &mut end, drained, alerts).await {
-            end.trouble = Some(error);
-        }
-        if !end.lost
-            && end.trouble.is_none()
-            && let Err(error) = self.late_lane(lease, deadline, &mut end, drained, alerts).await
-        {
+        if let Err(error) = self.stages(lease, &mut memory, deadline, &mut end, drained, alerts).await {
             end.trouble = Some(error);
         }
         if let Some(trouble) = &end.trouble {
@@ -173,7 +176,8 @@ impl Dispatch {
         end
     }
 
-    async fn time_line(
+    /// The blocks first: what waits is older than what comes.
+    async fn stages(
         &self,
         lease: &mut Lease,
         memory: &mut Memory,
@@ -182,6 +186,54 @@ impl Dispatch {
         drained: &mut Drained,
         alerts: &mut Vec<ControlKey>,
     ) -> Result<(), DispatchError> {
+        let blocks = Blocks::load(self, lease).await?;
+        let mut done = self.release_blocks(lease, &blocks, deadline, end, (drained, alerts)).await;
+        if done.is_ok() && !end.lost {
+            done = self.time_line(lease, &blocks, memory, deadline, end, (drained, alerts)).await;
+        }
+        if done.is_ok() && !end.lost {
+            done = self.late_lane(lease, &blocks, deadline, end, (drained, alerts)).await;
+        }
+        end.note(drained, &blocks);
+        if let Some(at) = blocks.again_at(self.now()) {
+            end.again_at = Some(end.again_at.map_or(at, |sooner| sooner.min(at)));
+        }
+        done
+    }
+
+    async fn release_blocks(
+        &self,
+        lease: &Lease,
+        blocks: &Blocks<'_>,
+        deadline: Option<Instant>,
+        end: &mut PassEnd,
+        (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
+    ) -> Result<(), DispatchError> {
+        if blocks.open().is_empty() && blocks.asked.is_empty() {
+            return Ok(());
+        }
+        let matcher = self.matcher(lease).await?;
+        let handler = Handler::new(self, lease, &matcher, blocks);
+        let released = self.holding(lease, Box::pin(handler.release(deadline))).await;
+        std::mem::take(&mut *handler.made()).note(drained, alerts);
+        match released {
+            None | Some(Err(Hindered::Lost)) => end.lost = true,
+            Some(Err(Hindered::Trouble(error))) => return Err(error),
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => end.again_at = Some(self.now()),
+        }
+        Ok(())
+    }
+
+    async fn time_line(
+        &self,
+        lease: &mut Lease,
+        blocks: &Blocks<'_>,
+        memory: &mut Memory,
+        deadline: Option<Instant>,
+        end: &mut PassEnd,
+        (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
+    ) -> Result<(), DispatchError> {
         let mut position = lease.record.cursor.clone();
         loop {
             let (places, more) = self.timeline.after(&lease.tenant, &position, PAGE).await?;
@@ -189,8 +241,9 @@ impl Dispatch {
             position = last.sk.clone();
             let epochs = lease.record.epochs.clone();
             let finished_before = |sk: &str| memory.has(epochs.of(sk), sk);
-            let handled =
-                self.handle_page(lease, &places, finished_before, deadline, (drained, alerts)).await?;
+            let handled = self
+                .handle_page(lease, blocks, &places, finished_before, deadline, (&mut *drained, &mut *alerts))
+                .await?;
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
@@ -211,12 +264,14 @@ impl Dispatch {
                 return Ok(());
             }
             if end.progress.cursor.is_some() {
+                end.note(drained, blocks);
                 let written = self.records.write(lease, &end.progress, Then::Keep, self.now()).await?;
                 if written != Written::Done {
                     end.lost = true;
                     return Ok(());
                 }
                 end.progress = Progress::default();
+                end.counted = drained.triggered.len();
             }
         }
     }
@@ -224,10 +279,10 @@ impl Dispatch {
     async fn late_lane(
         &self,
         lease: &mut Lease,
+        blocks: &Blocks<'_>,
         deadline: Option<Instant>,
         end: &mut PassEnd,
-        drained: &mut Drained,
-        alerts: &mut Vec<ControlKey>,
+        (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
     ) -> Result<(), DispatchError> {
         let mut position = lease.record.lane_cursor.clone();
         loop {
@@ -248,7 +303,9 @@ impl Dispatch {
             let places: Vec<Option<(usize, Place)>> =
                 stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
             let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
-            let handled = self.handle_page(lease, &places, |_| false, deadline, (drained, alerts)).await?;
+            let handled = self
+                .handle_page(lease, blocks, &places, |_| false, deadline, (&mut *drained, &mut *alerts))
+                .await?;
             let Some(Handled { finished, stop }) = handled else {
                 end.lost = true;
                 return Ok(());
@@ -273,6 +330,7 @@ impl Dispatch {
     async fn handle_page(
         &self,
         lease: &Lease,
+        blocks: &Blocks<'_>,
         places: &[Place],
         finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
@@ -284,10 +342,10 @@ impl Dispatch {
         }
         // Anew for each page: whoever changes a subscription or a type need not wait for a backlog.
         let matcher = self.matcher(lease).await?;
-        let handler = Handler::new(self, lease, &matcher);
+        let handler = Handler::new(self, lease, &matcher, blocks);
         let handled = self.holding(lease, handler.handle(places, finished_before, deadline)).await;
-        handler.made().note(drained, alerts);
-        Ok(handled)
+        std::mem::take(&mut *handler.made()).note(drained, alerts);
+        Ok(handled.filter(|handled| !matches!(handled.stop, Some(Stop::Lost))))
     }
 
     /// The stamp of the first pointer after a place in the late lane.
@@ -375,6 +433,12 @@ impl Made {
 }
 
 impl PassEnd {
+    /// Notes what the next write says of starts and of what waits.
+    fn note(&mut self, drained: &Drained, blocks: &Blocks<'_>) {
+        self.progress.started = u64::try_from(drained.triggered.len() - self.counted).unwrap_or(0);
+        self.progress.blocked = Some(blocks.oldest());
+    }
+
     /// Whether the next page may be read.
     fn goes_on(
         &mut self,
@@ -384,6 +448,8 @@ impl PassEnd {
     ) -> Result<bool, DispatchError> {
         match stop {
             Some(Stop::Trouble(error)) => return Err(error),
+            // Its caller has asked for the lease first.
+            Some(Stop::Lost) => self.lost = true,
             Some(Stop::Halted(halted)) => self.halt(halted),
             Some(Stop::OutOfTime) => self.again_at = Some(now),
             None if passed(deadline) => self.again_at = Some(now),

@@ -2,30 +2,37 @@
 //! far everything is finished.
 //!
 //! Events of different entities are handled side by side; those of one entity one after the
-//! other. What counts is the finished prefix: an event that stops the drain stops what comes
+//! other. A start that fails is parked, or waits in a block with the later ones of its entity, and nothing else is held
+//! up. What counts is the finished prefix: an event that stops the drain stops what comes
 //! after it, and nothing before it is left undone.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use futures::future::join_all;
-use ledgerline_event::{Event, Name, overflow};
-use ledgerline_ledger::{Fault, Place, control::keys::ControlKey};
-use ledgerline_subscription::{FAN_OUT, MAX_VIA, Matcher, Subscription, Verdict, WorkflowType};
+use ledgerline_event::{Event, Name};
+use ledgerline_ledger::{Place, control::keys::ControlKey};
+use ledgerline_subscription::{Matcher, OnFailure, WorkflowType};
 use serde::Serialize;
-use serde_json::json;
 use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
-    Dispatch, DispatchError, Epochs, Halted, ParkedBecause,
-    claim::{Claimed, Intent},
-    notice::{About, Notice},
+    Dispatch, DispatchError, Epochs, Halted,
+    block::{Block, Cause, Class, Member},
+    blocks::{Blocks, Hindered},
+    claim::{Claimed, Intent, Sent, Together},
+    decide::{Outcome, Start},
+    notice::About,
     record::Lease,
-    start::{Input, NoPlan, Origin, caused_by},
+    set_aside::Troubles,
+    waiting::Wait,
 };
 
 /// Entities that are handled side by side.
@@ -36,8 +43,8 @@ const BATCH: usize = 10;
 const PORTION_BYTES: usize = 8_000_000;
 /// What is planned so far is sent after this long.
 const PORTION_TIME: Duration = Duration::from_secs(2);
-/// Characters of a reason that are kept.
-const MAX_REASON: usize = 1_000;
+/// When so many starts of one page were not sent, a service is down: the pass ends.
+const UNSENT: usize = 20;
 
 /// A start that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,16 +58,18 @@ pub struct Triggered {
     pub started: Name,
 }
 
-/// What one pass handles events with.
+/// What one page is handled with.
 pub(crate) struct Handler<'a> {
     pub(crate) dispatch: &'a Dispatch,
     pub(crate) tenant: Name,
     pub(crate) drainer: Name,
     pub(crate) epochs: Epochs,
     pub(crate) matcher: &'a Matcher,
+    pub(crate) blocks: &'a Blocks<'a>,
     /// The event that the drain stood before when the lease was taken.
     halted_before: Option<Name>,
     types: OnceCell<BTreeMap<Name, WorkflowType>>,
+    unsent: AtomicUsize,
     made: Mutex<Made>,
 }
 
@@ -69,6 +78,8 @@ pub(crate) struct Handler<'a> {
 pub(crate) struct Made {
     pub(crate) triggered: Vec<Triggered>,
     pub(crate) alerts: Vec<ControlKey>,
+    /// Members of a block whose starts were made.
+    pub(crate) released: Vec<Member>,
 }
 
 /// How far it went.
@@ -83,20 +94,49 @@ pub(crate) enum Stop {
     OutOfTime,
     Halted(Halted),
     Trouble(DispatchError),
+    /// The lease has another holder.
+    Lost,
+}
+
+impl From<Hindered> for Stop {
+    fn from(hindered: Hindered) -> Self {
+        match hindered {
+            Hindered::Lost => Self::Lost,
+            Hindered::Trouble(error) => Self::Trouble(error),
+        }
+    }
 }
 
 /// One event with what it leads to.
-struct Work {
-    index: usize,
-    event: Event,
-    sk: String,
-    starts: Vec<(Intent, Triggered)>,
-    troubles: Troubles,
+pub(crate) struct Work {
+    pub(crate) index: usize,
+    pub(crate) event: Event,
+    pub(crate) sk: String,
+    pub(crate) starts: Vec<Start>,
+    pub(crate) troubles: Troubles,
+}
+
+/// What became of starting some events together.
+pub(crate) struct Started {
+    pub(crate) halted: Option<Halted>,
+    /// Starts that have to wait, in their order, and what a service said of the last that failed.
+    pub(crate) unsent: Vec<Wait>,
+    pub(crate) error: Option<DispatchError>,
+}
+
+/// Events that are planned and not yet started.
+#[derive(Default)]
+struct Portion {
+    works: Vec<Work>,
+    /// What has to wait, with the index of its event. What comes later and belongs with it waits too.
+    waits: Vec<(usize, Wait)>,
+    waiting: BTreeSet<String>,
+    bytes: usize,
 }
 
 /// The first index at which something stopped, and why.
 #[derive(Default)]
-struct Stopped(Mutex<Option<(usize, Stop)>>);
+pub(crate) struct Stopped(Mutex<Option<(usize, Stop)>>);
 
 impl Stopped {
     fn at(&self, index: usize, stop: Stop) {
@@ -113,21 +153,33 @@ impl Stopped {
 }
 
 impl<'a> Handler<'a> {
-    pub(crate) fn new(dispatch: &'a Dispatch, lease: &Lease, matcher: &'a Matcher) -> Self {
+    pub(crate) fn new(
+        dispatch: &'a Dispatch,
+        lease: &Lease,
+        matcher: &'a Matcher,
+        blocks: &'a Blocks<'a>,
+    ) -> Self {
         Self {
             dispatch,
             tenant: lease.tenant.clone(),
             drainer: lease.drainer.clone(),
             epochs: lease.record.epochs.clone(),
             matcher,
+            blocks,
             halted_before: lease.record.halted_on_event_id.clone(),
             types: OnceCell::new(),
+            unsent: AtomicUsize::new(0),
             made: Mutex::default(),
         }
     }
 
-    pub(crate) fn made(self) -> Made {
-        self.made.into_inner().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tenant's workflow types as they were when the first was needed.
+    pub(crate) async fn types(&self) -> Result<&BTreeMap<Name, WorkflowType>, DispatchError> {
+        self.types.get_or_try_init(|| self.dispatch.types_of(&self.tenant)).await
     }
 
     /// Handles `places`, which are in order, except those that `finished_before` knows.
@@ -137,106 +189,165 @@ impl<'a> Handler<'a> {
         finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
     ) -> Handled {
+        if let Some(place) =
+            places.iter().find(|place| self.halted_before.as_ref() == Some(&place.event.event_id))
+            && let Err(error) = Box::pin(self.close_unwanted(&place.event, &place.sk)).await
+        {
+            return Handled::stopped((0, Stop::Trouble(error)));
+        }
         let touched = places.iter().enumerate().filter(|(_, place)| {
             self.matcher.touches(&place.event.event_type) && !finished_before(&place.sk)
         });
         let mut touched = touched.collect::<Vec<_>>().into_iter();
         loop {
-            // Whether an event can start everything is known before anything is sent. So what comes
-            // before one that cannot is started first, and nothing after it before it is parked.
-            let mut works: Vec<Work> = Vec::new();
-            let mut troubled = None;
-            let mut bytes = 0;
+            // Whether an event halts the drain is known before anything is sent. So what comes
+            // before such an event is started first, and nothing after it.
+            let mut portion = Portion::default();
+            let mut halting = None;
             let began = Instant::now();
             for (index, place) in touched.by_ref() {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    let stop = self.start_all(works).await.unwrap_or((index, Stop::OutOfTime));
+                    let stop = self.finish(portion).await.unwrap_or((index, Stop::OutOfTime));
                     return Handled::stopped(stop);
                 }
                 // A costly filter must not keep the lease from being renewed, or others from their turn.
                 tokio::task::consume_budget().await;
-                match Box::pin(self.prepare(index, place)).await {
-                    Ok(work) if work.troubles.setbacks.is_empty() => {
-                        bytes += work.starts.iter().map(|(intent, _)| intent.effects.size()).sum::<usize>();
-                        works.push(work);
-                        if bytes > PORTION_BYTES || began.elapsed() > PORTION_TIME {
-                            break;
-                        }
-                    }
-                    Ok(work) => {
-                        troubled = Some(work);
-                        break;
-                    }
+                let work = match Box::pin(self.prepare(index, place, &mut portion)).await {
+                    Ok(work) => work,
                     Err(error) => {
-                        let stop = self.start_all(works).await.unwrap_or((index, Stop::Trouble(error)));
+                        let stop = self.finish(portion).await.unwrap_or((index, Stop::Trouble(error)));
                         return Handled::stopped(stop);
                     }
+                };
+                if !work.troubles.halts.is_empty() {
+                    halting = Some(work);
+                    break;
+                }
+                portion.bytes += work.starts.iter().map(|start| start.intent.effects.size()).sum::<usize>();
+                portion.works.push(work);
+                if portion.bytes > PORTION_BYTES || began.elapsed() > PORTION_TIME {
+                    break;
                 }
             }
-            if let Some(stop) = self.start_all(works).await {
+            if let Some(stop) = self.finish(portion).await {
                 return Handled::stopped(stop);
             }
-            let Some(work) = troubled else {
+            let Some(work) = halting else {
                 match touched.len() {
                     0 => return Handled { finished: places.len(), stop: None },
                     _ => continue,
                 }
             };
             let index = work.index;
-            match Box::pin(self.start(vec![work])).await {
-                Ok(None) => {}
-                Ok(Some(halted)) => return Handled::stopped((index, Stop::Halted(halted))),
-                Err(error) => return Handled::stopped((index, Stop::Trouble(error))),
+            match Box::pin(self.start_or_wait(vec![work])).await {
+                Ok(Started { halted: None, .. }) => {}
+                Ok(Started { halted: Some(halted), .. }) => {
+                    return Handled::stopped((index, Stop::Halted(halted)));
+                }
+                Err(hindered) => return Handled::stopped((index, hindered.into())),
             }
         }
     }
 
     /// Decides what an event starts, and plans it.
-    async fn prepare(&self, index: usize, place: &Place) -> Result<Work, DispatchError> {
+    async fn prepare(
+        &self,
+        index: usize,
+        place: &Place,
+        portion: &mut Portion,
+    ) -> Result<Work, DispatchError> {
         let mut event = place.event.clone();
-        let unreadable = match self.dispatch.timeline.restore(&mut event).await {
-            Err(error) if error.fault == Fault::Rejected => Some(error.to_string()),
-            Err(error) => return Err(error.into()),
-            Ok(()) if overflow::marker(&event.properties).is_some() => {
-                Some("the part of the event that overflowed to S3 is missing or is not what was sent".into())
-            }
-            Ok(()) => None,
-        };
+        let sk = place.sk.clone();
+        let unreadable = self.restore(&mut event).await;
         let mut starts = Vec::new();
         let mut troubles = Troubles::default();
+        let mut waits = Vec::new();
         for decision in self.matcher.decide(&event) {
             let subscription = decision.subscription;
-            match decision.verdict {
-                Verdict::InVia => {}
-                _ if unreadable.is_some() => {
-                    troubles.setbacks.push((subscription.clone(), unreadable.clone().unwrap_or_default()));
+            let halts = subscription.on_failure == OnFailure::Halt;
+            let setback = match Box::pin(self.outcome(&event, &sk, decision, unreadable.as_ref())).await? {
+                Outcome::Nothing => continue,
+                Outcome::Loop => {
+                    troubles.loops.push(subscription.clone());
+                    continue;
                 }
-                Verdict::Filtered => {}
-                Verdict::Failed { reason } => troubles.setbacks.push((subscription.clone(), reason)),
-                Verdict::Loop { .. } => troubles.loops.push(subscription.clone()),
-                Verdict::Capped { .. } => troubles.capped.push(subscription.clone()),
-                Verdict::Start { input } => match self.plan(&event, &place.sk, subscription, input).await {
-                    Ok(intent) => {
-                        let id = &subscription.subscription_id;
-                        let triggered = Triggered {
-                            event_id: event.event_id.clone(),
-                            subscription_id: id.clone(),
-                            workflow_type: subscription.workflow_type.clone(),
-                            started: intent.started.clone().unwrap_or_else(|| id.clone()),
-                        };
-                        starts.push((intent, triggered));
+                Outcome::Capped => {
+                    troubles.capped.push(subscription.clone());
+                    continue;
+                }
+                Outcome::Fails(setback) if halts => {
+                    troubles.halts.push((subscription.clone(), setback.reason));
+                    continue;
+                }
+                Outcome::Fails(setback) => match setback.class {
+                    Class::Permanent => {
+                        troubles.permanent.push((subscription.clone(), setback.reason));
+                        continue;
                     }
-                    Err(NoPlan::Dropped) => {}
-                    Err(NoPlan::Unfit(reason)) => troubles.setbacks.push((subscription.clone(), reason)),
-                    Err(NoPlan::Trouble(error)) => return Err(error),
+                    Class::Transient(cause) => Some((cause, setback.reason)),
                 },
+                Outcome::Start(start) => {
+                    let [whole, entity] =
+                        Block::names(&subscription.subscription_id, &event.entity_type, &event.entity_id);
+                    let waits = portion.waiting.contains(&whole) || portion.waiting.contains(&entity);
+                    if !waits && !self.is_blocked(&start, &event) {
+                        starts.push(*start);
+                        continue;
+                    }
+                    None
+                }
+            };
+            waits.push(Wait {
+                event: event.clone(),
+                sk: sk.clone(),
+                epoch: self.epochs.of(&sk),
+                subscription: subscription.clone(),
+                setback,
+                claimed: false,
+                from: None,
+            });
+        }
+        for wait in waits {
+            let [whole, entity] = wait.names();
+            let of_entity = wait.setback.as_ref().is_none_or(|(cause, _)| cause.is_of_entity());
+            portion.waiting.insert(if of_entity { entity } else { whole });
+            portion.waits.push((index, wait));
+        }
+        Ok(Work { index, event, sk, starts, troubles })
+    }
+
+    /// Starts what is planned; then lets wait what has to. Answers where it stopped, if it did.
+    async fn finish(&self, portion: Portion) -> Option<(usize, Stop)> {
+        let first_wait = portion.waits.first().map(|(index, _)| *index);
+        if let Some((index, stop)) = self.start_all(portion.works).await {
+            return Some((first_wait.map_or(index, |first| first.min(index)), stop));
+        }
+        let waits: Vec<Wait> = portion.waits.into_iter().map(|(_, wait)| wait).collect();
+        self.wait(&waits).await.err().map(|hindered| (first_wait.unwrap_or(0), hindered.into()))
+    }
+
+    pub(crate) async fn wait(&self, waits: &[Wait]) -> Result<(), Hindered> {
+        let mut alerts = Vec::new();
+        let waited = Box::pin(self.blocks.wait(waits, &mut alerts)).await;
+        self.made().alerts.extend(alerts);
+        waited
+    }
+
+    /// Whether a start has to wait behind another.
+    fn is_blocked(&self, start: &Start, event: &Event) -> bool {
+        let subscription = &start.subscription.subscription_id;
+        match &start.from {
+            None => self.blocks.of(subscription, &event.entity_type, &event.entity_id).is_some(),
+            // It has had its turn in the block that it comes from.
+            Some((name, _)) => {
+                let [_, entity] = Block::names(subscription, &event.entity_type, &event.entity_id);
+                *name != entity && self.blocks.open().contains_key(&entity)
             }
         }
-        Ok(Work { index, event, sk: place.sk.clone(), starts, troubles })
     }
 
     /// Starts side by side what belongs to different entities. Answers where it stopped, if it did.
-    async fn start_all(&self, works: Vec<Work>) -> Option<(usize, Stop)> {
+    pub(crate) async fn start_all(&self, works: Vec<Work>) -> Option<(usize, Stop)> {
         let mut lanes: BTreeMap<u64, Vec<Work>> = BTreeMap::new();
         for work in works {
             lanes.entry(lane(&work.event)).or_default().push(work);
@@ -253,156 +364,108 @@ impl<'a> Handler<'a> {
             if stopped.before(first) {
                 return;
             }
-            match Box::pin(self.start(works.by_ref().take(BATCH).collect())).await {
-                Ok(None) => {}
-                Ok(Some(halted)) => return stopped.at(first, Stop::Halted(halted)),
-                Err(trouble) => return stopped.at(first, Stop::Trouble(trouble)),
+            let error = match Box::pin(self.start_or_wait(works.by_ref().take(BATCH).collect())).await {
+                Ok(Started { halted: Some(halted), .. }) => {
+                    return stopped.at(first, Stop::Halted(halted));
+                }
+                Ok(started) => started.error,
+                Err(hindered) => return stopped.at(first, hindered.into()),
+            };
+            if let (Some(error), Some(next)) = (error, works.peek())
+                && self.unsent.load(Ordering::Relaxed) >= UNSENT
+            {
+                return stopped.at(next.index, Stop::Trouble(error));
             }
         }
     }
 
+    /// Starts some events, and lets wait what was not sent.
+    async fn start_or_wait(&self, works: Vec<Work>) -> Result<Started, Hindered> {
+        let started = self.start(works).await?;
+        self.wait(&started.unsent).await?;
+        Ok(started)
+    }
+
     /// Claims and sends the starts of some events together, and then deals with what went wrong.
-    async fn start(&self, works: Vec<Work>) -> Result<Option<Halted>, DispatchError> {
+    pub(crate) async fn start(&self, works: Vec<Work>) -> Result<Started, Hindered> {
+        let mut unsent: Vec<(usize, Wait)> = Vec::new();
         // Two starts of one batch may have the same idempotency key: the second finds the claim of the first.
-        let (mut first, mut again): (Vec<&(Intent, Triggered)>, Vec<Intent>) = (Vec::new(), Vec::new());
-        for start in works.iter().flat_map(|work| &work.starts) {
-            match first.iter().any(|(other, _)| other.key == start.0.key) {
-                true => again.push(start.0.clone()),
-                false => first.push(start),
+        let (mut first, mut again): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        for (order, (work, start)) in
+            works.iter().flat_map(|work| work.starts.iter().map(move |start| (work, start))).enumerate()
+        {
+            if self.is_blocked(start, &work.event) {
+                unsent.push((order, self.waiting(work, start, None, false)));
+                continue;
+            }
+            let known = |(_, _, other): &(usize, &Work, &Start)| other.intent.key == start.intent.key;
+            if first.iter().any(known) { &mut again } else { &mut first }.push((order, work, start));
+        }
+        let mut failure = None;
+        for batch in [first, again] {
+            let intents: Vec<Intent> = batch.iter().map(|(_, _, start)| start.intent.clone()).collect();
+            let group = |position: usize| {
+                let (_, work, start) = &batch[position];
+                let subscription = &start.subscription.subscription_id;
+                let [_, entity] = Block::names(subscription, &work.event.entity_type, &work.event.entity_id);
+                entity
+            };
+            // Nothing may overtake what has waited.
+            let released = batch.iter().any(|(_, _, start)| start.from.is_some());
+            let together = if released { Together::InOrder } else { Together::Yes };
+            let carried = self.dispatch.carry_each(&intents, group, together).await?;
+            for ((order, work, start), carried) in batch.into_iter().zip(carried) {
+                let setback = match carried.sent {
+                    Sent::Yes => {
+                        let mut made = self.made();
+                        if matches!(carried.claimed, Claimed::New) {
+                            made.triggered.push(start.triggered.clone());
+                        }
+                        made.released.extend(start.from.as_ref().map(|(_, member)| member.clone()));
+                        continue;
+                    }
+                    Sent::Behind => None,
+                    // Nothing is recorded of it: the pass ends, and the next one finds the claim.
+                    Sent::Failed(error) if start.subscription.on_failure == OnFailure::Halt => {
+                        return Err(error.into());
+                    }
+                    Sent::Failed(error) => {
+                        let setback = (Cause::of_send(&error), error.to_string());
+                        failure = Some(error);
+                        Some(setback)
+                    }
+                };
+                self.unsent.fetch_add(1, Ordering::Relaxed);
+                unsent.push((order, self.waiting(work, start, setback, true)));
             }
         }
-        let intents: Vec<Intent> = first.iter().map(|(intent, _)| intent.clone()).collect();
-        let claimed = self.dispatch.carry_out(&intents).await?;
-        self.dispatch.carry_out(&again).await?;
-        let new = first.iter().zip(claimed).filter(|(_, claimed)| matches!(claimed, Claimed::New));
-        let new = new.map(|((_, triggered), _)| triggered.clone());
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).triggered.extend(new);
+        unsent.sort_by_key(|(order, _)| *order);
+        let unsent = unsent.into_iter().map(|(_, wait)| wait).collect();
         let mut halted = None;
         for work in &works {
             if self.halted_before.as_ref() == Some(&work.event.event_id) {
                 self.no_longer_retrying(work).await?;
             }
-            let stop = Box::pin(self.deal_with(work)).await?;
+            let stop = Box::pin(self.set_aside(work)).await?;
             halted = halted.or(stop);
         }
-        Ok(halted)
+        Ok(Started { halted, unsent, error: failure })
     }
 
-    async fn plan(
-        &self,
-        event: &Event,
-        sk: &str,
-        subscription: &Subscription,
-        input: Input,
-    ) -> Result<Intent, NoPlan> {
-        let types = self.types.get_or_try_init(|| self.dispatch.types_of(&self.tenant)).await?;
-        let Some(workflow_type) = types.get(&subscription.workflow_type) else {
-            let reason = format!("the workflow type `{}` is not registered", subscription.workflow_type);
-            return Err(NoPlan::Unfit(reason));
-        };
-        let about = self.about(event, sk, &subscription.subscription_id);
-        // Elsewhere the claim itself says so; here it is the key's.
-        if workflow_type.idempotency_key.is_some() && self.dispatch.is_dropped(&about.start_claim()).await? {
-            return Err(NoPlan::Dropped);
+    fn waiting(&self, work: &Work, start: &Start, setback: Option<(Cause, String)>, claimed: bool) -> Wait {
+        Wait {
+            event: work.event.clone(),
+            sk: work.sk.clone(),
+            epoch: self.epochs.of(&work.sk),
+            subscription: start.subscription.clone(),
+            setback,
+            claimed,
+            from: start.from.clone(),
         }
-        let origin = Origin {
-            emitter: caused_by(&self.dispatch.emitter, event, &subscription.subscription_id),
-            drainer: &self.drainer,
-            claim: about.start_claim(),
-            ttl: event.ttl,
-        };
-        self.dispatch.plan(origin, workflow_type, input).await
     }
 
-    fn about<'e>(&'e self, event: &'e Event, sk: &'e str, subscription: &'e str) -> About<'e> {
+    pub(crate) fn about<'e>(&'e self, event: &'e Event, sk: &'e str, subscription: &'e str) -> About<'e> {
         About { drainer: &self.drainer, epoch: self.epochs.of(sk), subscription, event, sk }
-    }
-
-    /// What did not start before has started now.
-    async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
-        for (_, triggered) in &work.starts {
-            let about = self.about(&work.event, &work.sk, &triggered.subscription_id);
-            self.dispatch.no_longer_retrying(about).await?;
-        }
-        Ok(())
-    }
-
-    /// Parks, retries, tells. Answers whether the drain stops before this event.
-    async fn deal_with(&self, work: &Work) -> Result<Option<Halted>, DispatchError> {
-        let Work { event, sk, troubles, .. } = work;
-        if troubles.are_none() {
-            return Ok(None);
-        }
-        let mut alerts = Vec::new();
-        for subscription in &troubles.loops {
-            let about = self.about(event, sk, &subscription.subscription_id);
-            let reason =
-                format!("{MAX_VIA} subscriptions have led here already: {}", event.context.via.join(", "));
-            let reason: String = reason.chars().take(MAX_REASON).collect();
-            let told =
-                self.dispatch.tell_parked(about, subscription, ParkedBecause::Loop, &reason, 0).await?;
-            alerts.extend(told);
-            self.dispatch.park(about, subscription, ParkedBecause::Loop, reason).await?;
-        }
-        if !troubles.capped.is_empty() {
-            alerts.extend(self.cap(event, sk, &troubles.capped).await?);
-        }
-        let mut halted = None;
-        for (subscription, reason) in &troubles.setbacks {
-            let about = self.about(event, sk, &subscription.subscription_id);
-            let reason = reason.chars().take(MAX_REASON).collect();
-            let stop = self.dispatch.setback(about, subscription, reason, &mut alerts).await?;
-            halted = halted.or(stop);
-        }
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).alerts.extend(alerts);
-        Ok(halted)
-    }
-
-    /// More subscriptions than may start: the rest are parked, and told of together.
-    async fn cap(
-        &self,
-        event: &Event,
-        sk: &str,
-        capped: &[Subscription],
-    ) -> Result<Option<ControlKey>, DispatchError> {
-        let about = self.about(event, sk, "");
-        let ids: Vec<&Name> = capped.iter().map(|subscription| &subscription.subscription_id).collect();
-        let matched = FAN_OUT + capped.len();
-        let reason = format!("{matched} subscriptions match this event and at most {FAN_OUT} start");
-        let details = json!({ "subscriptionIds": ids, "matched": matched, "started": FAN_OUT });
-        self.dispatch.notify(Notice::Capped, about, details).await?;
-        let text = format!(
-            ":warning: *Too many subscriptions for one event*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}; the other \
-             {} are parked.\n`ledgerline {} --tenant '{}' parked list`",
-            event.event_type,
-            event.event_id,
-            event.entity_type,
-            event.entity_id,
-            event.tenant_id,
-            capped.len(),
-            self.dispatch.ledger_flag,
-            event.tenant_id,
-        );
-        let alert = self.dispatch.alert(Notice::Capped, about, text).await?;
-        for subscription in capped {
-            let about = self.about(event, sk, &subscription.subscription_id);
-            self.dispatch.park(about, subscription, ParkedBecause::FanoutCap, reason.clone()).await?;
-        }
-        Ok(alert)
-    }
-}
-
-/// What is wrong with an event's starts.
-#[derive(Default)]
-struct Troubles {
-    setbacks: Vec<(Subscription, String)>,
-    loops: Vec<Subscription>,
-    capped: Vec<Subscription>,
-}
-
-impl Troubles {
-    fn are_none(&self) -> bool {
-        self.setbacks.is_empty() && self.loops.is_empty() && self.capped.is_empty()
     }
 }
 

@@ -1,8 +1,8 @@
 //! How far a drainer is behind, and whether it stands still.
 //!
-//! Lag is the age of the oldest settled event that the cursor has not passed. A drain that
-//! is over an hour behind and has not moved for some minutes stands still; one that is behind
-//! because it was rewound, or is new to a long ledger, is at work and nobody is told.
+//! Lag is the age of the oldest settled event that the cursor has not passed or whose start waits in a block. A drain
+//! that is over an hour behind and has not moved for some minutes stands still, and so does one with a block that has
+//! failed for over an hour; one that is behind because it was rewound, or is new to a long ledger, is at work.
 
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_ledger::{
@@ -32,6 +32,8 @@ pub struct DrainerState {
     pub last_event_id: Option<Name>,
     pub last_drained_at: Option<Millis>,
     pub events_processed_total: u64,
+    /// Starts that its passes have made.
+    pub started_total: u64,
     pub lag_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halted_on_event_id: Option<Name>,
@@ -40,6 +42,13 @@ pub struct DrainerState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     pub epoch: u64,
+    /// Nothing after `haltedOnEventId` is handled: its subscription says halt.
+    pub halted: bool,
+    /// Blocks of starts that wait; everything else goes on.
+    pub blocks: u64,
+    /// Whether there is something that the cursors have not passed.
+    #[serde(skip)]
+    pub behind: bool,
     /// Over an hour behind and not moving.
     pub stalled: bool,
 }
@@ -76,7 +85,14 @@ impl Dispatch {
         let lane_lag_ms = late
             .filter(|stamp| *stamp <= now.minus(SETTLE_MS))
             .map_or(0, |stamp| now.get().saturating_sub(stamp.get()));
-        let lag_ms = lag_ms.max(lane_lag_ms);
+        let age = |time: Option<Millis>| time.map_or(0, |time| now.get().saturating_sub(time.get()));
+        let blocks = record.blocks;
+        let (blocked_since, blocked_event_at) = match blocks {
+            0 => (None, None),
+            _ => (record.blocked_since, record.blocked_event_at),
+        };
+        let unpassed_ms = lag_ms.max(lane_lag_ms);
+        let lag_ms = unpassed_ms.max(age(blocked_event_at));
         let moved_at = record.moved_at.or(record.created_at);
         let moving = moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
         // One with a schedule of its own is behind by that much and works as it should.
@@ -87,7 +103,11 @@ impl Dispatch {
         Ok(DrainerState {
             drainer_id,
             lag_ms,
-            stalled: lag_ms > allowed && !moving,
+            stalled: (unpassed_ms > allowed && !moving) || age(blocked_since) > allowed,
+            behind: unpassed_ms > 0,
+            halted: record.halts,
+            blocks,
+            started_total: record.started_total,
             epoch: record.epochs.latest(),
             cursor: record.cursor,
             last_event_id: record.last_event_id,
@@ -115,7 +135,12 @@ impl Dispatch {
             state.last_error.as_deref().unwrap_or("unknown; see the dispatcher's log"),
             self.ledger_flag,
         );
-        let key = keys::stall_claim(tenant, &state.drainer_id, &state.cursor);
+        // A cursor that moves says nothing about what waits.
+        let place = match &state.halted_on_event_id {
+            Some(event) if state.blocks > 0 => event.as_str(),
+            _ => &state.cursor,
+        };
+        let key = keys::stall_claim(tenant, &state.drainer_id, place);
         let effects = Effects { alert: Some(text), ..Effects::default() };
         let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
         if let Claimed::New = self.claim(&intent).await? {

@@ -5,9 +5,13 @@
 //! is read ([`record`](DrainRecord), `drain`), a start is claimed with its effects inside
 //! before any of them is sent (`claim`), and the lease is let go only if nobody came.
 
+mod asked;
+mod block;
+mod blocks;
 mod claim;
 mod compiled;
 mod conditional;
+mod decide;
 mod dispatch;
 mod drain;
 mod drainers;
@@ -26,15 +30,18 @@ mod queue;
 mod record;
 mod record_event;
 mod registry;
+mod release;
 mod retry;
 mod rewind;
 mod runs;
 mod sample;
+mod set_aside;
 mod start;
 mod sweep;
 mod tasks;
 mod transaction;
 mod verify;
+mod waiting;
 
 pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
 pub use drain::Drained;

@@ -61,7 +61,9 @@ impl Dispatch {
         let origin = Origin { emitter, drainer: DEFAULT_DRAINER, claim, ttl: None };
         let intent = match self.plan(origin, &known, input).await {
             Ok(intent) => intent,
-            Err(NoPlan::Unfit(reason)) => return Err(Invalid::new("input", reason).into()),
+            Err(NoPlan::Unfit(reason) | NoPlan::Unregistered(reason)) => {
+                return Err(Invalid::new("input", reason).into());
+            }
             Err(NoPlan::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
             Err(NoPlan::Trouble(error)) => return Err(error),
         };

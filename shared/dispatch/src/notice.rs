@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Dispatch, DispatchError,
-    claim::{Claimed, Effects, Intent},
+    claim::{Carried, Claimed, Effects, Intent, Sent, Together},
 };
 
 /// What is told.
@@ -122,8 +122,11 @@ impl Dispatch {
         };
         let effects = Effects { events: vec![sealed], ..Effects::default() };
         let intent = Intent { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
-        let claimed = self.carry_out(&[intent]).await?;
-        if let [Claimed::New] = claimed[..] {
+        let carried = self.carry_each(&[intent], |_| String::new(), Together::Yes).await?;
+        if let [Carried { sent: Sent::Failed(error), .. }] = &carried[..] {
+            tracing::warn!(event_id = %event.event_id, %error, "a notice was not sent; a sweep sends it");
+        }
+        if let [Carried { claimed: Claimed::New, .. }] = carried[..] {
             let metric = match notice {
                 Notice::Failed => "DispatchFailed",
                 Notice::Parked => "Parked",

@@ -1,5 +1,5 @@
-//! Starts that did not work: retried with growing pauses, then parked, so that the drain goes
-//! on and an operator can see why, mend the cause, and start them after all.
+//! Starts that did not work: those that wait in a block or that the drain stands before, and those that are
+//! parked, so that an operator can see why, mend the cause, and start them after all.
 //!
 //! One record per start and epoch, while there is something to do about it. What was started
 //! or dropped after all has a claim, as every start has.
@@ -10,13 +10,14 @@ use ledgerline_ledger::{
     Fault, StoreError,
     control::{Item, key_item, keys, read},
 };
-use ledgerline_subscription::{OnFailure, Subscription};
+use ledgerline_subscription::Subscription;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::{
     Dispatch, DispatchError, Halted,
+    block::{Block, pause},
     claim::Claim,
     conditional::{number, text},
     notice::{About, Notice},
@@ -24,14 +25,12 @@ use crate::{
 
 /// After so many attempts a start is parked.
 pub const MAX_ATTEMPTS: u32 = 5;
-const FIRST_PAUSE_MS: u64 = 10_000;
-const LONGEST_PAUSE_MS: u64 = 15 * 60_000;
 
 /// Why a start is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ParkedBecause {
-    /// It failed too often.
+    /// It fails each time, or failed too often.
     Failed,
     /// More subscriptions matched than may start.
     FanoutCap,
@@ -43,7 +42,7 @@ pub enum ParkedBecause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ParkedState {
-    /// The drain stands before it and tries again.
+    /// It is tried again: it waits in a block, or the drain stands before it.
     Retrying,
     /// The drain has gone on without it.
     Parked,
@@ -75,6 +74,14 @@ pub struct ParkedStart {
     pub next_attempt_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked_at: Option<Millis>,
+    /// The event whose start it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<Name>,
+    /// The block that it waits in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place_in_block: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Seconds>,
 }
@@ -88,7 +95,7 @@ pub struct ParkedPage {
 }
 
 /// The same start always has the same id.
-fn id(about: &About<'_>) -> String {
+pub(crate) fn id(about: &About<'_>) -> String {
     let epoch = about.epoch.to_string();
     let digest = digest(&[about.drainer, &epoch, about.subscription, about.sk]);
     format!("{}-{}", about.event.timestamp, &digest[..16])
@@ -104,19 +111,13 @@ pub(crate) fn digest(parts: &[&str]) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The pause after the `attempts`th attempt.
-fn pause(attempts: u32) -> u64 {
-    FIRST_PAUSE_MS.saturating_mul(3_u64.saturating_pow(attempts.saturating_sub(1))).min(LONGEST_PAUSE_MS)
-}
-
 impl Dispatch {
-    /// One more failure of a start. `None`: it is parked (or was settled otherwise) and the drain goes on.
-    pub(crate) async fn setback(
+    /// One more failure of a start that the drain stands before. `None`: it was settled otherwise and the drain goes on.
+    pub(crate) async fn halt(
         &self,
         about: About<'_>,
         subscription: &Subscription,
         reason: String,
-        alerts: &mut Vec<keys::ControlKey>,
     ) -> Result<Option<Halted>, DispatchError> {
         let now = self.now();
         let key = keys::parked_start(&about.event.tenant_id, &id(&about));
@@ -124,7 +125,8 @@ impl Dispatch {
         let halted =
             |until, reason| Ok(Some(Halted { event_id: about.event.event_id.clone(), until, reason }));
         match &before {
-            Some(before) if before.state == ParkedState::Parked => return Ok(None),
+            // A block that was opened before its subscription said halt goes on.
+            Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(None),
             Some(before) if before.next_attempt_at.is_some_and(|next| next > now) => {
                 return halted(before.next_attempt_at.unwrap_or(now), reason);
             }
@@ -135,50 +137,110 @@ impl Dispatch {
         }
         let attempts = before.as_ref().map_or(0, |before| before.attempts) + 1;
         let first_failed_at = before.as_ref().map_or(now, |before| before.first_failed_at);
+        // This is done once, and again until it is: the record comes last.
+        self.notify_failed(about, subscription, &reason).await?;
+        let next = now.plus(pause(attempts));
+        let start = ParkedStart {
+            attempts,
+            first_failed_at,
+            state: ParkedState::Retrying,
+            next_attempt_at: Some(next),
+            ..parked_start(&about, subscription, ParkedBecause::Failed, reason.clone(), now)
+        };
+        match self.put_after(&about.event.tenant_id, &start, attempts - 1).await? {
+            true => halted(next, reason),
+            // Another process counted this attempt; the next pass reads what it wrote.
+            false => halted(now.plus(pause(1)), reason),
+        }
+    }
+
+    /// Parks a start whose event fails in the same way each time.
+    pub(crate) async fn park_failed(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+        alerts: &mut Vec<keys::ControlKey>,
+    ) -> Result<(), DispatchError> {
+        let key = keys::parked_start(&about.event.tenant_id, &id(&about));
+        let before: Option<ParkedStart> = self.control.get(&key).await?;
+        match &before {
+            // One that waits in a block is decided anew when its turn comes.
+            Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(()),
+            Some(_) => {}
+            None if self.control.get::<Claim>(&about.start_claim()).await?.is_some() => return Ok(()),
+            None => {}
+        }
+        let counted = before.as_ref().map_or(0, |before| before.attempts);
+        let parked = self.parked_for_good(about, subscription, reason, counted + 1, Some(alerts)).await?;
+        // If another process has written there, the next pass finds what it wrote.
+        self.put_after(&about.event.tenant_id, &parked, counted).await.map(drop)
+    }
+
+    /// Puts the row of a start unless it is parked or has been tried since; `false` if so.
+    async fn put_after(
+        &self,
+        tenant: &Name,
+        start: &ParkedStart,
+        counted: u32,
+    ) -> Result<bool, DispatchError> {
+        let put = self
+            .control
+            .put(&keys::parked_start(tenant, &start.id), start)?
+            .condition_expression("attribute_not_exists(PK) OR (#state = :retrying AND attempts = :seen)")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":retrying", text("retrying"))
+            .expression_attribute_values(":seen", number(u64::from(counted)));
+        match put.send().await.map_err(|error| StoreError::new("PutItem", error)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.fault == Fault::Conflict => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says in the ledger that a start failed, once.
+    pub(crate) async fn notify_failed(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+    ) -> Result<(), DispatchError> {
         let details = json!({
             "subscriptionId": subscription.subscription_id,
             "workflowType": subscription.workflow_type,
             "reason": reason,
         });
-        // Each of these is done once, and again until all of them are: the record comes last.
-        self.notify(Notice::Failed, about, details).await?;
-        let parks = attempts >= MAX_ATTEMPTS && subscription.on_failure == OnFailure::Park;
-        if parks {
-            let told =
-                self.tell_parked(about, subscription, ParkedBecause::Failed, &reason, attempts).await?;
-            alerts.extend(told);
-        }
-        let next = now.plus(pause(attempts));
-        let start = ParkedStart {
-            attempts,
-            first_failed_at,
-            state: if parks { ParkedState::Parked } else { ParkedState::Retrying },
-            next_attempt_at: (!parks).then_some(next),
-            parked_at: parks.then_some(now),
-            ..parked_start(&about, subscription, ParkedBecause::Failed, reason.clone(), now)
-        };
-        let put = self
-            .control
-            .put(&key, &start)?
-            .condition_expression("attribute_not_exists(PK) OR (#state = :retrying AND attempts = :seen)")
-            .expression_attribute_names("#state", "state")
-            .expression_attribute_values(":retrying", text("retrying"))
-            .expression_attribute_values(":seen", number(u64::from(attempts - 1)));
-        match put.send().await.map_err(|error| StoreError::new("PutItem", error)) {
-            Ok(_) if parks => Ok(None),
-            Ok(_) => halted(next, reason),
-            // Somebody else counted this attempt; the next pass reads what they wrote.
-            Err(error) if error.fault == Fault::Conflict => halted(now.plus(pause(1)), reason),
-            Err(error) => Err(error.into()),
-        }
+        self.notify(Notice::Failed, about, details).await
     }
 
-    /// Takes away the record of a start that was still being retried.
+    /// Says that a start is parked, and gives the row to write for it. Without `alerts` people are not told: they have
+    /// been told of the start that it waited for.
+    pub(crate) async fn parked_for_good(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+        attempts: u32,
+        alerts: Option<&mut Vec<keys::ControlKey>>,
+    ) -> Result<ParkedStart, DispatchError> {
+        let now = self.now();
+        self.notify_failed(about, subscription, reason).await?;
+        let because = ParkedBecause::Failed;
+        self.notify_parked(about, subscription, because, reason, attempts).await?;
+        if let Some(alerts) = alerts {
+            alerts.extend(self.alert_parked(about, subscription, reason).await?);
+        }
+        let start = parked_start(&about, subscription, because, reason.to_owned(), now);
+        Ok(ParkedStart { attempts, parked_at: Some(now), ..start })
+    }
+
+    /// Takes away the record of a start that the drain stood before.
     pub(crate) async fn no_longer_retrying(&self, about: About<'_>) -> Result<(), DispatchError> {
         let delete = self
             .control
             .delete(&keys::parked_start(&about.event.tenant_id, &id(&about)))
-            .condition_expression("#state = :retrying")
+            .condition_expression("#state = :retrying AND attribute_not_exists(#block)")
+            .expression_attribute_names("#block", "block")
             .expression_attribute_names("#state", "state")
             .expression_attribute_values(":retrying", text("retrying"));
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
@@ -206,24 +268,34 @@ impl Dispatch {
         Ok(())
     }
 
-    pub(crate) async fn tell_parked(
+    /// Says in the ledger that a start is parked, once.
+    pub(crate) async fn notify_parked(
         &self,
         about: About<'_>,
         subscription: &Subscription,
         because: ParkedBecause,
         reason: &str,
         attempts: u32,
-    ) -> Result<Option<keys::ControlKey>, DispatchError> {
-        let id = id(&about);
+    ) -> Result<(), DispatchError> {
         let details = json!({
             "subscriptionId": subscription.subscription_id,
             "workflowType": subscription.workflow_type,
             "because": because,
             "reason": reason,
             "attempts": attempts,
-            "parkedId": id,
+            "parkedId": id(&about),
         });
-        self.notify(Notice::Parked, about, details).await?;
+        self.notify(Notice::Parked, about, details).await
+    }
+
+    /// Writes down that people are to be told of a parked start.
+    pub(crate) async fn alert_parked(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+    ) -> Result<Option<keys::ControlKey>, DispatchError> {
+        let id = id(&about);
         let event = about.event;
         let text = format!(
             ":warning: *A start is parked*\n*Workflow* {}\n*Event* {} {} ({}/{})\n*Tenant* {}\n*Reason* {reason}\n\
@@ -264,15 +336,44 @@ impl Dispatch {
             for item in page.items.unwrap_or_default() {
                 if items.len() == limit {
                     let cursor = items.last().map(|last| last.id.clone());
-                    return Ok(ParkedPage { items, cursor });
+                    return Ok(ParkedPage { items: self.as_blocked(tenant, items).await?, cursor });
                 }
                 items.push(read(item)?);
             }
             start = page.last_evaluated_key;
             if start.is_none() {
-                return Ok(ParkedPage { items, cursor: None });
+                return Ok(ParkedPage { items: self.as_blocked(tenant, items).await?, cursor: None });
             }
         }
+    }
+
+    /// Those that wait in a block with what the block says: attempts are counted there.
+    async fn as_blocked(
+        &self,
+        tenant: &Name,
+        mut starts: Vec<ParkedStart>,
+    ) -> Result<Vec<ParkedStart>, DispatchError> {
+        let key = |start: &ParkedStart| Some(keys::block(tenant, &start.drainer_id, start.block.as_ref()?));
+        let mut wanted: Vec<keys::ControlKey> = starts.iter().filter_map(key).collect();
+        wanted.sort_by(|a, b| (&a.pk, &a.sk).cmp(&(&b.pk, &b.sk)));
+        wanted.dedup();
+        let rows = self.control.get_all(&wanted).await?;
+        let blocks: Vec<Block> = rows.into_iter().map(read).collect::<Result<_, _>>()?;
+        for start in &mut starts {
+            let block = blocks.iter().find(|block| {
+                Some(&block.name) == start.block.as_ref() && block.drainer_id == start.drainer_id
+            });
+            let Some(block) = block else { continue };
+            start.next_attempt_at = Some(block.next_attempt_at);
+            if block.head.start_id == start.id {
+                start.reason.clone_from(&block.reason);
+                start.attempts = block.attempts;
+            } else {
+                start.reason = format!("waits for {}: {}", block.head.event_id, block.reason);
+                start.waits_for = Some(block.head.event_id.clone());
+            }
+        }
+        Ok(starts)
     }
 
     /// One parked start.
@@ -281,7 +382,8 @@ impl Dispatch {
             1..=64 => self.control.get(&keys::parked_start(tenant, id)).await?,
             _ => None,
         };
-        found.ok_or_else(|| DispatchError::Unknown {
+        let shown = self.as_blocked(tenant, found.into_iter().collect()).await?;
+        shown.into_iter().next().ok_or_else(|| DispatchError::Unknown {
             what: "parked",
             id: id.to_owned(),
             hint: "; `ledgerline parked list` shows those that there are".into(),
@@ -289,7 +391,7 @@ impl Dispatch {
     }
 }
 
-fn parked_start(
+pub(crate) fn parked_start(
     about: &About<'_>,
     subscription: &Subscription,
     because: ParkedBecause,
@@ -315,6 +417,9 @@ fn parked_start(
         first_failed_at: now,
         next_attempt_at: None,
         parked_at: None,
+        waits_for: None,
+        block: None,
+        place_in_block: None,
         ttl: event.ttl,
     }
 }
@@ -322,14 +427,6 @@ fn parked_start(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_and_end_at_a_quarter_of_an_hour() {
-        assert_eq!(
-            [1, 2, 3, 4, 5, 6, 50].map(pause),
-            [10_000, 30_000, 90_000, 270_000, 810_000, 900_000, 900_000]
-        );
-    }
 
     #[test]
     fn texts_that_join_alike_have_different_digests() {

@@ -93,7 +93,7 @@ impl Dispatch {
             None => Ok(()),
             Some(failed) => Err(StoreError::told(
                 "SendMessageBatch",
-                Fault::Unavailable,
+                if failed.sender_fault { Fault::Rejected } else { Fault::Unavailable },
                 failed.code(),
                 failed.message().unwrap_or("refused"),
             )

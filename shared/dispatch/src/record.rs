@@ -3,6 +3,7 @@
 //! Whoever holds the lease has a fence of their own, and every write but the wake-up is on
 //! condition of it: a holder that slept past its lease changes nothing when it wakes.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_ledger::{
     StoreError,
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Epochs,
+    blocks::Oldest,
     conditional::{Answer, conditionally, number, text},
 };
 
@@ -62,6 +64,16 @@ pub struct DrainRecord {
     pub next_attempt_at: Option<Millis>,
     /// Why it stopped.
     pub last_error: Option<String>,
+    /// Whether nothing after that event is handled: otherwise only what belongs with it waits.
+    pub halts: bool,
+    /// How many blocks are open.
+    pub blocks: u64,
+    /// Since when the block that has failed the longest does.
+    pub blocked_since: Option<Millis>,
+    /// The time of the oldest event whose start waits.
+    pub blocked_event_at: Option<Millis>,
+    /// Starts that passes have made.
+    pub started_total: u64,
     /// When the record was made.
     pub created_at: Option<Millis>,
 }
@@ -115,9 +127,20 @@ pub(crate) struct Progress {
     pub(crate) lane_cursor: Option<String>,
     pub(crate) processed: u64,
     pub(crate) last_event_id: Option<Name>,
+    pub(crate) started: u64,
     pub(crate) halted: Option<Halted>,
+    /// The oldest start that waits, once the open blocks are known.
+    pub(crate) blocked: Option<Option<Oldest>>,
     /// What a service did not do.
     pub(crate) trouble: Option<String>,
+}
+
+impl Progress {
+    /// What people are shown as the event that is stood before: one that halts everything, or the oldest that waits.
+    pub(crate) fn shown(&self) -> Option<&Halted> {
+        let blocked = || self.blocked.as_ref()?.as_ref().map(|oldest| &oldest.halted);
+        self.halted.as_ref().or_else(blocked)
+    }
 }
 
 /// Why a drain stands before an event.
@@ -270,6 +293,7 @@ impl DrainRecords {
         let mut set = vec![
             "lastDrainedAt = :now".to_owned(),
             "eventsProcessedTotal = if_not_exists(eventsProcessedTotal, :zero) + :processed".to_owned(),
+            "startedTotal = if_not_exists(startedTotal, :zero) + :started".to_owned(),
         ];
         let mut remove: Vec<&str> = Vec::new();
         let mut update = self
@@ -279,6 +303,7 @@ impl DrainRecords {
             .expression_attribute_values(":now", number(now.get()))
             .expression_attribute_values(":zero", number(0))
             .expression_attribute_values(":processed", number(progress.processed))
+            .expression_attribute_values(":started", number(progress.started))
             .expression_attribute_values(":fence", number(lease.record.fence));
         let texts = [
             ("#cursor", ":cursor", progress.cursor.as_deref()),
@@ -297,16 +322,35 @@ impl DrainRecords {
         if progress.cursor.is_some() || progress.lane_cursor.is_some() {
             set.push("movedAt = :now".into());
         }
-        match &progress.halted {
+        match progress.shown() {
             Some(halted) => {
                 set.push("haltedOnEventId = :halted, nextAttemptAt = :next".into());
                 update = update
                     .expression_attribute_values(":halted", text(&halted.event_id))
                     .expression_attribute_values(":next", number(halted.until.get()));
             }
+            // Trouble before the blocks were known leaves what is shown of them.
+            None if progress.blocked.is_none() => {}
             None => remove.extend(["haltedOnEventId", "nextAttemptAt"]),
         }
-        match progress.trouble.as_ref().or(progress.halted.as_ref().map(|halted| &halted.reason)) {
+        match progress.halted {
+            Some(_) => {
+                set.push("halts = :halts".into());
+                update = update.expression_attribute_values(":halts", AttributeValue::Bool(true));
+            }
+            None => remove.push("halts"),
+        }
+        match &progress.blocked {
+            Some(Some(oldest)) => {
+                set.push("blockedSince = :since, blockedEventAt = :eventAt".into());
+                update = update
+                    .expression_attribute_values(":since", number(oldest.since.get()))
+                    .expression_attribute_values(":eventAt", number(oldest.event_at.get()));
+            }
+            Some(None) => remove.extend(["blockedSince", "blockedEventAt"]),
+            None => {}
+        }
+        match progress.trouble.as_ref().or(progress.shown().map(|halted| &halted.reason)) {
             Some(error) => {
                 set.push("lastError = :error".into());
                 update = update.expression_attribute_values(":error", text(error));

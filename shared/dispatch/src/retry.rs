@@ -1,14 +1,18 @@
 //! What an operator does about a parked start. The cursor is never touched: the start has the
-//! claim that the drain would have made, so whoever comes first makes it, once.
+//! claim that the drain would have made, so it is made once. What waits in a block is the drainer's: it is asked.
+
+use std::time::Duration;
 
 use ledgerline_event::Name;
 use ledgerline_ledger::{StoreError, control::keys};
 use ledgerline_subscription::{Matcher, Verdict};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::{
-    Dispatch, DispatchError, ParkedStart, ParkedState,
-    claim::Claimed,
+    Dispatch, DispatchError, ParkedStart, ParkedState, Triggered,
+    asked::Ask,
+    claim::{Claim, Claimed},
     conditional::{number, text},
     start::{NoPlan, Origin, caused_by},
 };
@@ -21,12 +25,21 @@ pub struct Retried {
     pub started: Option<Name>,
     /// It had been started before; nothing was started now.
     pub already_started: bool,
+    /// The drainer is at work in another process, and does it in its next pass.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
 }
+
+/// API Gateway waits half a minute for an answer.
+const VISIT: Duration = Duration::from_secs(20);
 
 impl Dispatch {
     /// Starts a parked start after all.
     pub async fn retry(&self, tenant: &Name, id: &str) -> Result<Retried, DispatchError> {
         let parked = self.parked_start(tenant, id).await?;
+        if let Some(block) = blocked_in(&parked) {
+            return self.retry_blocked(tenant, &parked, &block).await;
+        }
         let event = self.timeline.at(tenant, &parked.event_place).await?.ok_or_else(|| {
             DispatchError::Refused(format!("the event {} is no longer in the ledger", parked.event_id))
         })?;
@@ -41,7 +54,7 @@ impl Dispatch {
         let input = match matcher.decide_one(&parked.subscription_id, &event) {
             Some(Verdict::Start { input } | Verdict::Loop { input } | Verdict::Capped { input }) => input,
             Some(Verdict::Failed { reason }) => return self.failed_again(tenant, parked, reason).await,
-            Some(Verdict::Filtered | Verdict::InVia) | None => {
+            Some(Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia) | None => {
                 let reason = "the subscription does not want this event any more; drop it".to_owned();
                 return self.failed_again(tenant, parked, reason).await;
             }
@@ -59,24 +72,72 @@ impl Dispatch {
         };
         let intent = match self.plan(origin, workflow_type, input).await {
             Ok(intent) => intent,
-            Err(NoPlan::Unfit(reason)) => return self.failed_again(tenant, parked, reason).await,
+            Err(NoPlan::Unfit(reason) | NoPlan::Unregistered(reason)) => {
+                return self.failed_again(tenant, parked, reason).await;
+            }
             Err(NoPlan::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
             Err(NoPlan::Trouble(error)) => return Err(error),
         };
         let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
         self.forget(tenant, id).await?;
         Ok(match claimed.into_iter().next() {
-            Some(Claimed::Before(claim)) => Retried { started: claim.started, already_started: true },
-            _ => Retried { started: intent.started, already_started: false },
+            Some(Claimed::Before(claim)) => {
+                Retried { started: claim.started, already_started: true, asked: false }
+            }
+            _ => Retried { started: intent.started, already_started: false, asked: false },
         })
     }
 
     /// Gives a parked start up: it will not start in this epoch.
     pub async fn drop_parked(&self, tenant: &Name, id: &str) -> Result<ParkedStart, DispatchError> {
         let parked = self.parked_start(tenant, id).await?;
+        if let Some(block) = blocked_in(&parked) {
+            let drained = self.ask(tenant, &parked, &block, Ask::Drop, deadline()).await?;
+            let there: Option<ParkedStart> = self.control.get(&keys::parked_start(tenant, id)).await?;
+            if there.is_some_and(|there| there.block.is_some()) && !drained.skipped_due_to_lock {
+                let reason = "it is started, and what it sends is still on its way: it cannot be dropped";
+                return Err(DispatchError::Refused(reason.into()));
+            }
+            return Ok(parked);
+        }
         self.claim_nothing(&self.claim_of(tenant, &parked), parked.ttl).await?;
         self.forget(tenant, id).await?;
         Ok(parked)
+    }
+
+    /// Has the drainer try the block that a start waits in.
+    async fn retry_blocked(
+        &self,
+        tenant: &Name,
+        start: &ParkedStart,
+        block: &str,
+    ) -> Result<Retried, DispatchError> {
+        let drained = self.ask(tenant, start, block, Ask::Retry, deadline()).await?;
+        let ours = |made: &&Triggered| {
+            made.event_id == start.event_id && made.subscription_id == start.subscription_id
+        };
+        if let Some(made) = drained.triggered.iter().find(ours) {
+            let started = Some(made.started.clone());
+            return Ok(Retried { started, already_started: false, asked: false });
+        }
+        match self.parked_start(tenant, &start.id).await {
+            Ok(_) if drained.skipped_due_to_lock => {
+                Ok(Retried { started: None, already_started: false, asked: true })
+            }
+            Ok(there) => Err(DispatchError::Refused(format!("it failed again: {}", there.reason))),
+            Err(DispatchError::Unknown { .. }) => {
+                let claim: Option<Claim> = self.control.get(&self.claim_of(tenant, start)).await?;
+                match claim.and_then(|claim| claim.started) {
+                    Some(started) => {
+                        Ok(Retried { started: Some(started), already_started: true, asked: false })
+                    }
+                    None => Err(DispatchError::Refused(
+                        "the subscription does not want this event any more: nothing is left to start".into(),
+                    )),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn claim_of(&self, tenant: &Name, parked: &ParkedStart) -> keys::ControlKey {
@@ -121,4 +182,13 @@ impl Dispatch {
         delete.map_err(|error| StoreError::new("DeleteItem", error))?;
         Ok(())
     }
+}
+
+/// The block that a start waits in.
+fn blocked_in(start: &ParkedStart) -> Option<String> {
+    start.block.clone().filter(|_| start.state == ParkedState::Retrying)
+}
+
+fn deadline() -> Option<Instant> {
+    Some(Instant::now() + VISIT)
 }

@@ -1,16 +1,22 @@
 //! Rewinding a drainer: everything after a point is handled again, under a new epoch (and so
 //! starts again), or under the same one (and only what had no start starts).
 
+use std::time::Duration;
+
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{Invalid, Millis, Name, keys::moment};
 use ledgerline_ledger::{Fault, StoreError, control::keys};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::{
-    Dispatch, DispatchError, DrainRecord,
+    Dispatch, DispatchError, DrainRecord, DrainerState,
     conditional::{number, text},
     registry::built,
 };
+
+/// How often a rewind that another process drains is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A rewind as it will be, or was, done.
 #[derive(Clone, Debug, Serialize)]
@@ -29,10 +35,28 @@ pub struct Rewind {
     /// How many events lie between.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
+    /// How many starts it has led to so far, once it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
+    /// Whether the drainer is back where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caught_up: Option<bool>,
     #[serde(skip)]
     cursor: String,
     #[serde(skip)]
     record: DrainRecord,
+}
+
+impl Rewind {
+    /// Notes how far the drainer is; `true` if it is back where it was. What other processes start counts too: the
+    /// drain record has the total of all of them.
+    pub fn note(&mut self, state: &DrainerState) -> bool {
+        // A place that is only a moment is never a cursor again: nothing left to pass is as good.
+        let caught_up = state.cursor >= self.until || !state.behind;
+        self.started = Some(state.started_total.saturating_sub(self.record.started_total));
+        self.caught_up = Some(caught_up);
+        caught_up
+    }
 }
 
 impl Dispatch {
@@ -70,7 +94,40 @@ impl Dispatch {
         };
         let (until, epoch) = (record.cursor.clone(), epochs.of(&from));
         let record = DrainRecord { epochs, ..record };
-        Ok(Rewind { drainer_id: drainer, from, until, missing_only, epoch, events, cursor, record })
+        Ok(Rewind {
+            drainer_id: drainer,
+            from,
+            until,
+            missing_only,
+            epoch,
+            events,
+            started: None,
+            caught_up: None,
+            cursor,
+            record,
+        })
+    }
+
+    /// Drains until a rewind is caught up with, here or wherever the lease is, and notes what it has led to.
+    pub async fn follow_rewind(
+        &self,
+        tenant: &Name,
+        rewind: &mut Rewind,
+        deadline: Instant,
+    ) -> Result<(), DispatchError> {
+        loop {
+            let drained = self.drain(tenant, &rewind.drainer_id, Some(deadline)).await?;
+            let states = self.drainer_states(tenant).await?;
+            let Some(state) = states.iter().find(|state| state.drainer_id == rewind.drainer_id) else {
+                return Ok(());
+            };
+            if rewind.note(state) || state.halted || Instant::now() >= deadline {
+                return Ok(());
+            }
+            if drained.skipped_due_to_lock {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
     }
 
     /// The first place at or after `to`, and the cursor just before it.
@@ -116,7 +173,7 @@ impl Dispatch {
             .update_for_transaction(&keys::drain(tenant, &rewind.drainer_id))
             .update_expression(
                 "SET #cursor = :cursor, beginning = :beginning, epochs = :epochs, fence = :next, movedAt = :now, rewinds = :rewinds \
-                 REMOVE #owner, leaseUntil, haltedOnEventId, nextAttemptAt, lastError",
+                 REMOVE #owner, leaseUntil, haltedOnEventId, halts, nextAttemptAt, lastError",
             )
             // Nobody may have moved anything since the plan was made.
             .condition_expression("fence = :fence AND #cursor = :until")

@@ -21,8 +21,10 @@ pub(crate) type Input = Map<String, Value>;
 /// Why a start cannot be planned.
 #[derive(Debug)]
 pub(crate) enum NoPlan {
-    /// The start itself is at fault: it fails again until somebody mends it.
+    /// The start itself is at fault: it fails again in the same way.
     Unfit(String),
+    /// Its workflow type is not registered.
+    Unregistered(String),
     /// An operator has given this start up.
     Dropped,
     /// A service did not do its part.

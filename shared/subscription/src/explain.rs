@@ -35,6 +35,12 @@ pub(crate) fn explain(subscription: &Subscription, event: &Event, verdict: Optio
         None => (unasked(subscription, &event.event_type), None),
         Some(Verdict::Start { input }) => (format!("starts `{}`", subscription.workflow_type), Some(input)),
         Some(Verdict::Filtered) => ("the filter is false".into(), None),
+        Some(Verdict::Lacking { field }) => {
+            let reason = format!(
+                "the event has no `{field}`, which the filter needs; `has(…)` tells whether a field is there"
+            );
+            (reason, None)
+        }
         Some(Verdict::InVia) => ("it led to this event itself and does not fire again".into(), None),
         Some(Verdict::Loop { input }) => {
             (format!("would be parked: {MAX_VIA} or more subscriptions led to this event"), Some(input))

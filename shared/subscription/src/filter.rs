@@ -1,7 +1,7 @@
 //! A filter is an expression of the Common Expression Language over `event`, the envelope as
 //! JSON: `event.properties.amount > 100 && event.entityType == "ITEM"`. It is compiled once.
 //! It says yes or no, or why it cannot; it never panics, overflows the stack or goes on for
-//! long, whatever a tenant writes.
+//! long, whatever a tenant writes. An event that lacks a field which decides does not pass.
 
 mod fit;
 mod survey;
@@ -93,21 +93,32 @@ impl Filter {
 
     /// Whether `event`, an envelope as JSON, passes; the error says why that cannot be said.
     pub fn passes(&self, event: &Value) -> Result<bool, String> {
-        self.holds(&Scope::new(event))
+        self.judge(&Scope::new(event)).map(|judged| judged == Judged::Passes)
     }
 
-    pub(crate) fn holds(&self, scope: &Scope<'_>) -> Result<bool, String> {
+    pub(crate) fn judge(&self, scope: &Scope<'_>) -> Result<Judged, String> {
         if self.survey.cost(scope.json) > COST_MAX {
             return Err("goes through lists within lists that are too long in this event".into());
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| Outcome::resolve(&self.expression, &scope.context)));
         match outcome {
-            Ok(Ok(Outcome::Bool(holds))) => Ok(holds),
+            Ok(Ok(Outcome::Bool(true))) => Ok(Judged::Passes),
+            Ok(Ok(Outcome::Bool(false))) => Ok(Judged::Fails),
+            Ok(Err(ExecutionError::NoSuchKey(field))) => Ok(Judged::Lacks(field.to_string())),
             Ok(Ok(other)) => Err(format!("is neither true nor false but {}", kind(&other))),
             Ok(Err(error)) => Err(in_words(&error)),
             Err(_) => Err("cannot be evaluated for this event".into()),
         }
     }
+}
+
+/// What a filter says about an event.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Judged {
+    Passes,
+    Fails,
+    /// The event lacks this field, and the filter cannot be decided without it.
+    Lacks(String),
 }
 
 /// An event as filters see it; serves any number of them.
@@ -167,9 +178,6 @@ fn first_error(text: &str, errors: &ParseErrors) -> String {
 /// What went wrong, without the values: an event may be large, and private.
 fn in_words(error: &ExecutionError) -> String {
     match error {
-        ExecutionError::NoSuchKey(name) => {
-            format!("the event has no `{name}` where it is asked for; `has(…)` tells whether it is there")
-        }
         ExecutionError::NoSuchOverload(error) => {
             let types = error.argument_types().join(" and ");
             format!("`{}` cannot be applied to {types}", error.function().trim_matches('_').replace("_", " "))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     explain::{Explanation, explain},
-    filter::Scope,
+    filter::{Judged, Scope},
     glob_set::GlobSet,
     row::{Row, Source},
     subscription::{Compiled, Subscription},
@@ -49,6 +49,11 @@ pub enum Verdict {
     },
     /// Nothing: the filter says no.
     Filtered,
+    /// Nothing: the filter needs a field that the event lacks.
+    Lacking {
+        /// Which field.
+        field: String,
+    },
     /// Nothing: the subscription itself led to this event.
     InVia,
     /// Park: too many subscriptions led here.
@@ -131,15 +136,16 @@ impl Matcher {
         self.subscriptions.iter().map(each).collect()
     }
 
-    /// `Start`, `Filtered` or `Failed`.
+    /// `Start`, `Filtered`, `Lacking` or `Failed`.
     fn verdict(&self, n: usize, subject: &Subject<'_>) -> Verdict {
         let compiled = match &self.compiled[n] {
             Ok(compiled) => compiled,
             Err(reason) => return Verdict::Failed { reason: reason.clone() },
         };
-        match subject.passes(compiled) {
-            Ok(true) => {}
-            Ok(false) => return Verdict::Filtered,
+        match subject.judge(compiled) {
+            Ok(Judged::Passes) => {}
+            Ok(Judged::Fails) => return Verdict::Filtered,
+            Ok(Judged::Lacks(field)) => return Verdict::Lacking { field },
             Err(reason) => return Verdict::Failed { reason: format!("filterExpr: {reason}") },
         }
         match subject.input(compiled) {
@@ -159,7 +165,11 @@ fn limited(verdict: Verdict, via: usize, starting: &mut usize) -> Verdict {
             *starting += 1;
             verdict
         }
-        Verdict::Filtered | Verdict::InVia | Verdict::Loop { .. } | Verdict::Capped { .. } => verdict,
+        Verdict::Filtered
+        | Verdict::Lacking { .. }
+        | Verdict::InVia
+        | Verdict::Loop { .. }
+        | Verdict::Capped { .. } => verdict,
     }
 }
 
@@ -174,10 +184,10 @@ impl<'r> Subject<'r> {
         Self { row, scope: OnceCell::new() }
     }
 
-    fn passes(&self, compiled: &Compiled) -> Result<bool, String> {
-        let Some(filter) = &compiled.filter else { return Ok(true) };
+    fn judge(&self, compiled: &Compiled) -> Result<Judged, String> {
+        let Some(filter) = &compiled.filter else { return Ok(Judged::Passes) };
         let scope = self.scope.get_or_init(|| self.row.whole().map(Scope::new));
-        filter.holds(scope.as_ref().map_err(String::clone)?)
+        filter.judge(scope.as_ref().map_err(String::clone)?)
     }
 
     fn input(&self, compiled: &Compiled) -> Result<Map<String, Value>, String> {

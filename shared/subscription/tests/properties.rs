@@ -177,7 +177,7 @@ proptest! {
             (Err(invalid), Verdict::Failed { reason }) => prop_assert_eq!(reason, invalid.to_string()),
             (Err(invalid), other) => prop_assert!(false, "{} yet {:?}", invalid, other),
             (Ok(()), Verdict::Failed { reason }) => prop_assert!(!reason.contains("cannot be evaluated"), "{}", reason),
-            (Ok(()), Verdict::Start { .. } | Verdict::Filtered) => {}
+            (Ok(()), Verdict::Start { .. } | Verdict::Filtered | Verdict::Lacking { .. }) => {}
             (Ok(()), other) => prop_assert!(false, "{:?}", other),
         }
     }
@@ -207,7 +207,7 @@ proptest! {
             let explanation = explained.iter().find(|explanation| explanation.subscription_id == *id).unwrap();
             let input = match &one.verdict {
                 Verdict::Start { input } | Verdict::Loop { input } | Verdict::Capped { input } => Some(input),
-                Verdict::Filtered | Verdict::InVia | Verdict::Failed { .. } => None,
+                Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia | Verdict::Failed { .. } => None,
             };
             prop_assert_eq!(explanation.input.as_ref(), input);
             prop_assert_eq!(explanation.matches, input.is_some());

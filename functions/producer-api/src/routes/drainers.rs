@@ -77,7 +77,9 @@ pub(crate) async fn rewind(
         let detail = format!("drainer: there is no `{drainer}` that has begun for this tenant");
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     }
-    Ok(Json(api.go_back(&tenant, &drainer, &to, back.missing_only).await?))
+    let mut done = api.go_back(&tenant, &drainer, &to, back.missing_only).await?;
+    api.dispatch.follow_rewind(&tenant, &mut done, Instant::now() + DRAIN_FOR).await?;
+    Ok(Json(done))
 }
 
 impl Api {

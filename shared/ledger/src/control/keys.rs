@@ -463,6 +463,42 @@ pub fn parked_start(tenant: &str, id: &str) -> ControlKey {
     key(parked(tenant), id)
 }
 
+/// The open blocks of a drainer and tenant, and what operators ask of them.
+pub fn blocks(tenant: &str, drainer: &str) -> String {
+    format!("BLOCKS#{tenant}#{drainer}")
+}
+
+/// What waits together: the starts of a subscription for one entity, or all of them.
+pub fn block_name(subscription: &str, entity: Option<(&str, &str)>) -> String {
+    match entity {
+        None => subscription.to_owned(),
+        Some((entity_type, entity_id)) => format!("{subscription}#{entity_type}#{entity_id}"),
+    }
+}
+
+/// How the records of blocks begin.
+pub const BLOCK: &str = "BLOCK#";
+
+/// One block.
+pub fn block(tenant: &str, drainer: &str, name: &str) -> ControlKey {
+    key(blocks(tenant, drainer), format!("{BLOCK}{name}"))
+}
+
+/// What an operator asks about one blocked start.
+pub fn asked(tenant: &str, drainer: &str, parked_id: &str) -> ControlKey {
+    key(blocks(tenant, drainer), format!("ASKED#{parked_id}"))
+}
+
+/// The starts of one block, in the order in which they joined it.
+pub fn block_members(tenant: &str, drainer: &str, name: &str) -> String {
+    format!("BLOCKED#{tenant}#{drainer}#{name}")
+}
+
+/// One start of a block.
+pub fn block_member(tenant: &str, drainer: &str, name: &str, place: u64) -> ControlKey {
+    key(block_members(tenant, drainer, name), format!("{place:012}"))
+}
+
 /// The marker of an idempotency key. The key comes last: it may hold anything.
 pub fn marker(tenant: &str, idempotency_key: &str) -> ControlKey {
     key(format!("IDEMPOTENCY#{tenant}#{idempotency_key}"), "MARKER")

@@ -24,6 +24,7 @@ fn verdicts(matcher: &Matcher, event: &Event) -> Vec<(String, &'static str)> {
     let name = |verdict: &Verdict| match verdict {
         Verdict::Start { .. } => "start",
         Verdict::Filtered => "filtered",
+        Verdict::Lacking { .. } => "lacking",
         Verdict::InVia => "in via",
         Verdict::Loop { .. } => "loop",
         Verdict::Capped { .. } => "capped",
@@ -70,13 +71,14 @@ fn eight_start_and_the_rest_are_capped() {
     let mut all: Vec<Subscription> =
         (10..22).map(|n| subscription(&format!("sub_{n}"), "*", json!({}))).collect();
     all[1].filter_expr = Some("false".into());
-    all[2].filter_expr = Some("event.properties.nothing".into());
+    all[2].filter_expr = Some("event.properties.new_price".into());
+    all[4].filter_expr = Some("event.properties.nothing > 1".into());
     let event = event("x", &["sub_13"]);
     let found: Vec<&str> =
         verdicts(&Matcher::new(all), &event).into_iter().map(|(_, verdict)| verdict).collect();
     let expected = [
-        "start", "filtered", "failed", "in via", "start", "start", "start", "start", "start", "start",
-        "capped", "capped",
+        "start", "filtered", "failed", "in via", "lacking", "start", "start", "start", "start", "start",
+        "start", "capped",
     ];
     assert_eq!(found, expected, "what failed takes a place; what does not fire takes none");
 }
@@ -130,6 +132,7 @@ fn every_subscription_is_explained() {
         subscription("sub_4", "*", json!({"inputMapper": {"id": "$.entity_id"}})),
         subscription("sub_5", "*", json!({"inputMapper": {"id": "$.payload.no"}})),
         subscription("sub_6", "*", json!({})),
+        subscription("sub_7", "*", json!({"filterExpr": "event.properties.amount > 1"})),
     ]);
     let reasons = |event: &Event| -> Vec<String> {
         matcher.explain(event).into_iter().map(|explanation| explanation.reason).collect()
@@ -143,6 +146,7 @@ fn every_subscription_is_explained() {
             "starts `review`",
             "fails: inputMapper: id: `$.payload.no` finds nothing in this event",
             "it led to this event itself and does not fire again",
+            "the event has no `amount`, which the filter needs; `has(…)` tells whether a field is there",
         ]
     );
     assert_eq!(

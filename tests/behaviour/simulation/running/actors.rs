@@ -129,13 +129,13 @@ impl History<'_> {
         if send.event_id.is_none() {
             self.plan.sent(number);
         }
+        let began = *self.plan.sends[number].began.get_or_insert(self.steps);
         let (which, dispatch, emitter) = self.somebody();
         let told = self.told.clone();
         if send.old {
             let clock = self.simulation.clock(self.processes[which].skew_ms);
-            return self.send_as_before(number, &send, clock());
+            return self.send_as_before(number, &send, began, clock());
         }
-        let began = self.steps;
         self.spawn("send", async move {
             // A sender has an id for its event, or a key under which the event gets one.
             let (event_id, idempotency_key) = match number % 2 {
@@ -156,7 +156,7 @@ impl History<'_> {
         });
     }
 
-    fn send_as_before(&mut self, number: usize, send: &Sending, timestamp: Millis) {
+    fn send_as_before(&mut self, number: usize, send: &Sending, began: u64, timestamp: Millis) {
         let store = self.store;
         let sender = OldSender::new(&store.clients, &store.names, &url(&store.names.run_queue));
         let event = OldEvent {
@@ -167,7 +167,7 @@ impl History<'_> {
             matching: send.matching.clone(),
             timestamp,
         };
-        let (told, began) = (self.told.clone(), self.steps);
+        let told = self.told.clone();
         self.spawn("old-send", async move {
             if sender.send(&event).await.is_ok() {
                 told.borrow_mut().push(Told::Sent { number, event_id: event.event_id, began });

@@ -47,6 +47,8 @@ pub(super) struct Sending {
     pub(super) sent: bool,
     /// By a process of the version before.
     pub(super) old: bool,
+    /// The step in which the first sender began.
+    pub(super) began: Option<u64>,
 }
 
 impl Plan {
@@ -131,7 +133,14 @@ impl Plan {
     fn send(&mut self, event: &str, matching: Value, random: &mut Rng) {
         // Ids that are drawn afresh make a history less of a repetition, so there are few.
         let event_id = (random.u8(..8) > 0).then(|| format!("evnt-{}", self.sends.len()));
-        self.sends.push(Sending { event_id, event: event.to_owned(), matching, sent: false, old: false });
+        self.sends.push(Sending {
+            event_id,
+            event: event.to_owned(),
+            matching,
+            sent: false,
+            old: false,
+            began: None,
+        });
     }
 
     pub(super) fn started(&mut self, run_id: &str) {

@@ -1,0 +1,154 @@
+//! Starts of an event that are not made: told of, parked, or stood before.
+
+use ledgerline_event::{Event, Name};
+use ledgerline_ledger::{
+    StoreError,
+    control::{keys, keys::ControlKey, read},
+};
+use ledgerline_subscription::{FAN_OUT, MAX_VIA, Subscription, Verdict};
+use serde_json::json;
+
+use crate::{
+    DispatchError, Halted, ParkedBecause, ParkedStart, ParkedState,
+    conditional::text,
+    decide::MAX_REASON,
+    handle::{Handler, Work},
+    notice::Notice,
+};
+
+/// What is wrong with an event's starts.
+#[derive(Default)]
+pub(crate) struct Troubles {
+    /// They fail in the same way each time.
+    pub(crate) permanent: Vec<(Subscription, String)>,
+    /// They fail, and their subscriptions say that the drain stands before them.
+    pub(crate) halts: Vec<(Subscription, String)>,
+    pub(crate) loops: Vec<Subscription>,
+    pub(crate) capped: Vec<Subscription>,
+}
+
+impl Troubles {
+    fn are_none(&self) -> bool {
+        self.permanent.is_empty() && self.halts.is_empty() && self.loops.is_empty() && self.capped.is_empty()
+    }
+}
+
+impl Handler<'_> {
+    /// Parks and tells. Answers whether the drain stops before this event.
+    pub(crate) async fn set_aside(&self, work: &Work) -> Result<Option<Halted>, DispatchError> {
+        let Work { event, sk, troubles, .. } = work;
+        if troubles.are_none() {
+            return Ok(None);
+        }
+        let mut alerts = Vec::new();
+        for subscription in &troubles.loops {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            let reason =
+                format!("{MAX_VIA} subscriptions have led here already: {}", event.context.via.join(", "));
+            let reason: String = reason.chars().take(MAX_REASON).collect();
+            let because = ParkedBecause::Loop;
+            self.dispatch.notify_parked(about, subscription, because, &reason, 0).await?;
+            alerts.extend(self.dispatch.alert_parked(about, subscription, &reason).await?);
+            self.dispatch.park(about, subscription, because, reason).await?;
+        }
+        if !troubles.capped.is_empty() {
+            alerts.extend(self.cap(event, sk, &troubles.capped).await?);
+        }
+        for (subscription, reason) in &troubles.permanent {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            self.dispatch.park_failed(about, subscription, reason, &mut alerts).await?;
+        }
+        let mut halted = None;
+        for (subscription, reason) in &troubles.halts {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            let stop = self.dispatch.halt(about, subscription, reason.clone()).await?;
+            halted = halted.or(stop);
+        }
+        self.made().alerts.extend(alerts);
+        Ok(halted)
+    }
+
+    /// More subscriptions than may start: the rest are parked, and told of together.
+    async fn cap(
+        &self,
+        event: &Event,
+        sk: &str,
+        capped: &[Subscription],
+    ) -> Result<Option<ControlKey>, DispatchError> {
+        let about = self.about(event, sk, "");
+        let ids: Vec<&Name> = capped.iter().map(|subscription| &subscription.subscription_id).collect();
+        let matched = FAN_OUT + capped.len();
+        let reason = format!("{matched} subscriptions match this event and at most {FAN_OUT} start");
+        let details = json!({ "subscriptionIds": ids, "matched": matched, "started": FAN_OUT });
+        self.dispatch.notify(Notice::Capped, about, details).await?;
+        let text = format!(
+            ":warning: *Too many subscriptions for one event*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}; the other \
+             {} are parked.\n`ledgerline {} --tenant '{}' parked list`",
+            event.event_type,
+            event.event_id,
+            event.entity_type,
+            event.entity_id,
+            event.tenant_id,
+            capped.len(),
+            self.dispatch.ledger_flag,
+            event.tenant_id,
+        );
+        let alert = self.dispatch.alert(Notice::Capped, about, text).await?;
+        for subscription in capped {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            self.dispatch.park(about, subscription, ParkedBecause::FanoutCap, reason.clone()).await?;
+        }
+        Ok(alert)
+    }
+
+    /// What did not start before has started now.
+    pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
+        for start in &work.starts {
+            let about = self.about(&work.event, &work.sk, &start.triggered.subscription_id);
+            self.dispatch.no_longer_retrying(about).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what was noted about an event that the drain stood before, for subscriptions that are removed,
+    /// disabled, or do not want the event any more.
+    pub(crate) async fn close_unwanted(&self, event: &Event, sk: &str) -> Result<(), DispatchError> {
+        let mut pages = self
+            .dispatch
+            .control
+            .partition(&keys::parked(&self.tenant))
+            .key_condition_expression("PK = :pk AND begins_with(SK, :time)")
+            .expression_attribute_values(":time", text(&format!("{}-", event.timestamp)))
+            .into_paginator()
+            .send();
+        let mut retrying: Vec<ParkedStart> = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| StoreError::new("Query", error))?;
+            for item in page.items.unwrap_or_default() {
+                retrying.push(read(item)?);
+            }
+        }
+        retrying.retain(|start| {
+            let of_halt = start.state == ParkedState::Retrying && start.block.is_none();
+            of_halt && start.event_place == sk && start.drainer_id == self.drainer
+        });
+        if retrying.is_empty() {
+            return Ok(());
+        }
+        let mut event = event.clone();
+        let unreadable = self.restore(&mut event).await.is_some();
+        let decisions = self.matcher.decide(&event);
+        for start in retrying {
+            let wanted = decisions.iter().any(|decision| {
+                let unwanted =
+                    matches!(decision.verdict, Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia);
+                decision.subscription.subscription_id == start.subscription_id && (unreadable || !unwanted)
+            });
+            if !wanted {
+                let about = self.about(&event, sk, &start.subscription_id);
+                self.dispatch.no_longer_retrying(about).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! What is checked while a history goes on, and when it has come to rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledgerline_dispatch::{DrainRecord, ParkedStart, ParkedState};
+use ledgerline_event::Event;
+use ledgerline_ledger::control::{Item, keys, read};
+
+use super::{DRAINERS, Subscribed, TENANT, Wants};
+use crate::{
+    simulation::Store,
+    world::{rows_of, scan},
+};
+
+/// Everything about one history that checks need.
+pub(super) struct Ledger<'s> {
+    pub(super) store: &'s Store,
+    pub(super) subscribed: Vec<Subscribed>,
+    pub(super) events: BTreeMap<String, Event>,
+    /// What savers have acknowledged, by sort key.
+    pub(super) acknowledged: BTreeSet<String>,
+    pub(super) records: BTreeMap<&'static str, DrainRecord>,
+    /// What was in the ledger before somebody was told that the holder would look again.
+    pub(super) promised: BTreeMap<&'static str, BTreeSet<String>>,
+    /// Whether no process goes on after it has lost its lease: one that does may start what it has planned.
+    pub(super) ordered: bool,
+    /// The claims that were there at the last look.
+    pub(super) claims: BTreeSet<(String, String)>,
+    /// Where starts have waited, by subscription and event.
+    pub(super) waited: BTreeMap<(String, String), (String, u64)>,
+    /// The events that the late lane has led to.
+    pub(super) late: BTreeSet<String>,
+    /// The starts that operators have dropped, by subscription and event.
+    pub(super) dropped: BTreeSet<(String, String)>,
+    /// Whether the workflow type that comes late is there.
+    pub(super) registered: bool,
+    /// Whether operators retry and drop. Their visits have a deadline: one that is out of time leaves a mark.
+    pub(super) operators: bool,
+}
+
+impl Ledger<'_> {
+    async fn record(&self, drainer: &str) -> DrainRecord {
+        self.store.control().get(&keys::drain(TENANT, drainer)).await.unwrap().unwrap_or_default()
+    }
+
+    /// Where the starts of an event by one drainer are: `done`, `pending`, `dropped`, `parked`, `blocked`, `retrying`.
+    async fn settled(&self, drainer: &str, sk: &str, epoch: u64) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
+            let key = keys::start_claim(TENANT, sk, drainer, epoch, &subscribed.id);
+            let claim: Option<serde_json::Value> = self.store.control().get(&key).await.unwrap();
+            if let Some(claim) = claim {
+                found.insert(subscribed.id.to_string(), claim["state"].as_str().unwrap().to_owned());
+            }
+        }
+        for start in self.starts(drainer).await {
+            if start.event_place != sk || start.epoch != epoch {
+                continue;
+            }
+            let state = match (start.state, &start.block) {
+                (ParkedState::Parked, _) => "parked",
+                (ParkedState::Retrying, None) => "retrying",
+                (ParkedState::Retrying, Some(block)) => {
+                    let member = keys::block_member(TENANT, drainer, block, start.place_in_block.unwrap());
+                    let member: Option<serde_json::Value> = self.store.control().get(&member).await.unwrap();
+                    let record = keys::block(TENANT, drainer, block);
+                    let record: Option<serde_json::Value> = self.store.control().get(&record).await.unwrap();
+                    assert!(
+                        member.is_some_and(|member| member["startId"] == start.id),
+                        "no member: {start:?}"
+                    );
+                    assert!(record.is_some(), "no block: {start:?}");
+                    assert!(self.record(drainer).await.blocks > 0, "not counted: {start:?}");
+                    "blocked"
+                }
+            };
+            let entry = found.entry(start.subscription_id.to_string()).or_insert_with(|| state.to_owned());
+            // Its claim is written, and what it sends is not out.
+            if entry == "pending" && state == "blocked" {
+                *entry = state.to_owned();
+            }
+        }
+        found
+    }
+
+    /// What waits or is parked by one drainer.
+    async fn starts(&self, drainer: &str) -> Vec<ParkedStart> {
+        let starts: Vec<ParkedStart> = self.store.control().all(&keys::parked(TENANT)).await.unwrap();
+        starts.into_iter().filter(|start| &*start.drainer_id == drainer).collect()
+    }
+
+    /// Nothing overtakes a start that waits: looks at the claims that are new since the last look.
+    async fn check_order(&mut self) {
+        for drainer in DRAINERS {
+            let waiting: Vec<ParkedStart> = self
+                .starts(drainer)
+                .await
+                .into_iter()
+                .filter(|start| start.state == ParkedState::Retrying && start.block.is_some())
+                .collect();
+            let epochs = self.record(drainer).await.epochs;
+            for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
+                for (sk, event) in &self.events {
+                    let key = keys::start_claim(TENANT, sk, drainer, epochs.of(sk), &subscribed.id);
+                    if self.claims.contains(&(key.pk.clone(), key.sk.clone())) {
+                        continue;
+                    }
+                    let claim: Option<serde_json::Value> = self.store.control().get(&key).await.unwrap();
+                    let Some(claim) = claim else { continue };
+                    self.claims.insert((key.pk, key.sk));
+                    if !self.ordered || claim["state"] == "dropped" {
+                        continue;
+                    }
+                    let own = self.waited.get(&(subscribed.id.to_string(), sk.clone()));
+                    for other in &waiting {
+                        let behind = other.subscription_id == subscribed.id
+                            && other.entity_id == event.entity_id
+                            && other.epoch == epochs.of(sk)
+                            && other.event_place != *sk;
+                        let before = match own {
+                            // In one block by their places there; a late arrival has joined at the end.
+                            Some((block, place)) if Some(block) == other.block.as_ref() => {
+                                other.place_in_block.unwrap() < *place
+                            }
+                            Some(_) => false,
+                            None => other.event_place < *sk && !self.late.contains(&other.event_place),
+                        };
+                        // One that is claimed is started: its row goes when the round is over.
+                        let claim = keys::start_claim(
+                            TENANT,
+                            &other.event_place,
+                            drainer,
+                            other.epoch,
+                            &other.subscription_id,
+                        );
+                        let waits = behind
+                            && before
+                            && self.store.control().get::<serde_json::Value>(&claim).await.unwrap().is_none();
+                        assert!(
+                            !waits,
+                            "{sk} was started by {} while {} waits",
+                            subscribed.id, other.event_place
+                        );
+                    }
+                }
+            }
+            for start in waiting {
+                let place = (start.block.unwrap(), start.place_in_block.unwrap());
+                self.waited.insert((start.subscription_id.to_string(), start.event_place), place);
+            }
+        }
+        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        for row in rows.items() {
+            let (_, sk) = keys::parse_late_pointer(row["SK"].as_s().unwrap()).unwrap();
+            self.late.insert(sk.to_owned());
+        }
+    }
+
+    /// What this drainer has not even tried to start for an event.
+    async fn untouched(&self, drainer: &str, record: &DrainRecord, sk: &str) -> Option<String> {
+        let event = &self.events[sk];
+        let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
+        let mut wanted = self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer);
+        wanted
+            .find(|subscribed| subscribed.matches(event) && !settled.contains_key(subscribed.id.as_str()))
+            .map(|subscribed| format!("{} of {sk} by {drainer}", subscribed.id))
+    }
+
+    /// Looks at the records after each step.
+    pub(super) async fn watch(&mut self) {
+        self.check_order().await;
+        for drainer in DRAINERS {
+            let now = self.record(drainer).await;
+            let before = self.records.insert(drainer, now.clone()).unwrap_or_default();
+            assert!(now.fence >= before.fence, "the fence of {drainer} fell");
+            assert!(now.horizon >= before.horizon, "the horizon of {drainer} fell");
+            assert!(now.lane_horizon >= before.lane_horizon, "the lane horizon of {drainer} fell");
+            assert!(now.lane_cursor >= before.lane_cursor, "the lane cursor of {drainer} went back");
+            if now.rewinds == before.rewinds {
+                assert!(
+                    now.cursor >= before.cursor,
+                    "the cursor of {drainer} went back from {} to {}",
+                    before.cursor,
+                    now.cursor
+                );
+            } else {
+                self.promised.remove(drainer);
+            }
+            if now.cursor != before.cursor && now.rewinds == before.rewinds {
+                self.check_passed(drainer, &now, &before.cursor).await;
+            }
+            if before.owner.is_some() && now.owner.is_none() {
+                self.check_promise(drainer, &now).await;
+            }
+        }
+    }
+
+    /// No cursor passes unfinished work.
+    async fn check_passed(&self, drainer: &str, record: &DrainRecord, before: &str) {
+        for sk in &self.acknowledged {
+            let passed = sk.as_str() > before && *sk <= record.cursor;
+            if !passed || self.has_pointer(record, sk).await {
+                continue;
+            }
+            let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
+            for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
+                if subscribed.matches(&self.events[sk]) {
+                    let state = settled.get(subscribed.id.as_str()).map(String::as_str);
+                    assert!(
+                        matches!(state, Some("done" | "parked" | "blocked" | "dropped")),
+                        "the cursor of {drainer} passed {sk}, {state:?} for {}",
+                        subscribed.id
+                    );
+                }
+            }
+        }
+    }
+
+    async fn has_pointer(&self, record: &DrainRecord, sk: &str) -> bool {
+        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        rows.items().iter().any(|row| {
+            let key = row["SK"].as_s().unwrap();
+            *key > record.lane_cursor && keys::parse_late_pointer(key).unwrap().1 == sk
+        })
+    }
+
+    /// Whoever lets go has looked at what was there when somebody was told so.
+    async fn check_promise(&mut self, drainer: &'static str, record: &DrainRecord) {
+        let promised = self.promised.remove(drainer).unwrap_or_default();
+        // Whoever met trouble, or an event that does not start, has left a mark instead.
+        if record.last_error.is_some() || self.operators {
+            return;
+        }
+        for sk in promised {
+            let left = self.untouched(drainer, record, &sk).await;
+            assert_eq!(left, None, "the lease was let go though somebody had come");
+        }
+    }
+}
+
+/// Everything has come to rest: nothing lost, nothing twice, nothing pending.
+pub(super) async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>) {
+    let store = ledger.store;
+    assert_eq!(ledger.acknowledged.len(), ledger.events.len());
+    let controls: Vec<Item> = scan(&store.clients, &store.names.control_table).await;
+    let mut claims: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in &controls {
+        let (pk, sk) = (row["PK"].as_s().unwrap(), row["SK"].as_s().unwrap());
+        if pk.starts_with("CLAIM#") {
+            let claim: serde_json::Value = read(row.clone()).unwrap();
+            let ended = claim["state"] == "done" || claim["state"] == "dropped";
+            assert!(ended, "{pk} {sk}");
+            if claim["state"] == "dropped" {
+                continue;
+            }
+        }
+        // An operator that dies may leave a mark: it expires.
+        let of_block = pk.starts_with("BLOCK") && !sk.starts_with("ASKED#");
+        assert!(!of_block, "something is left of a block: {pk} {sk}");
+        if let Some(rest) = sk.strip_prefix("START#") {
+            let subscription = rest.rsplit('#').next().unwrap().to_owned();
+            let event = pk.rsplit('#').next().unwrap().to_owned();
+            *claims.entry((event, subscription)).or_default() += 1;
+        }
+        assert_ne!(pk, keys::DIRTY, "a mark is left: {sk}");
+    }
+    // Each claim has one task, and each task one claim.
+    let mut tasks: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in rows_of(&store.clients, &store.names.events_table, TENANT).await {
+        let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(row).unwrap();
+        if &*event.event_type == "Task Pending" {
+            let cause = event.caused_by.unwrap().rsplit(':').next().unwrap().to_owned();
+            let subscription = event.context.via.last().unwrap().clone();
+            *tasks.entry((cause, subscription)).or_default() += 1;
+            assert!(messages.contains(event.entity_id.as_str()), "a task without its message");
+        }
+    }
+    assert_eq!(claims, tasks, "claims and tasks");
+    // Everything that is wanted was started, or parked, in the epoch that it ended up in.
+    for subscribed in &ledger.subscribed {
+        let record = ledger.record(subscribed.drainer).await;
+        for (sk, event) in &ledger.events {
+            if subscribed.matches(event) {
+                let settled = ledger.settled(subscribed.drainer, sk, record.epochs.of(sk)).await;
+                let state = settled.get(subscribed.id.as_str()).map(String::as_str);
+                let dropped = ledger.dropped.contains(&(subscribed.id.to_string(), sk.clone()));
+                let fits = match state {
+                    Some("done") => {
+                        !subscribed.fails(event) && (subscribed.wants != Wants::Later || ledger.registered)
+                    }
+                    // A type that came after the attempts were over is not what parks any more.
+                    Some("parked") => subscribed.fails(event) || subscribed.wants == Wants::Later,
+                    Some("dropped") => dropped,
+                    _ => false,
+                };
+                assert!(fits, "{state:?}: {sk} for {subscribed:?}");
+            }
+        }
+    }
+}
