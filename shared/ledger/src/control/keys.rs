@@ -72,7 +72,7 @@ pub fn schedule(drainer: &str) -> ControlKey {
 
 /// Where the last sweep of runs stopped.
 pub fn run_sweep() -> ControlKey {
-    key("SCHEDULE", "#RUNS")
+    key("RUNSWEEP", "RUNSWEEP")
 }
 
 /// All subscriptions of a tenant.
