@@ -47,6 +47,7 @@ mod sightings;
 mod spread;
 mod subscribers;
 mod trace;
+mod wait_loop;
 mod waiters;
 mod workflows;
 mod workload;
@@ -83,7 +84,7 @@ struct Bench {
 }
 
 /// Counts before times: what does not depend on the machine comes first.
-const BENCHES: [Bench; 14] = [
+const BENCHES: [Bench; 15] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the thirteen event types",
@@ -103,6 +104,11 @@ const BENCHES: [Bench; 14] = [
         name: "waiters",
         about: "what an event reads to find its waiter among 100, 10,000 and 100,000",
         run: waiters::run,
+    },
+    Bench {
+        name: "wait-loop",
+        about: "requests and units of runs that wait 10 to 1,000 times for events of one name",
+        run: wait_loop::run,
     },
     Bench {
         name: "keys-and-json",

@@ -19,6 +19,7 @@ pub(crate) fn workflows() -> Workflows {
         .register("nap", "1", nap)
         .register("nap-after-steps", "1", nap_after_steps)
         .register("payment", "1", payment)
+        .register("payments", "1", payments)
         .register("approval", "1", approval)
 }
 
@@ -56,6 +57,14 @@ async fn nap_after_steps(ctx: Ctx, steps: u64) -> Result<u64, Error> {
 /// Waits for an event that contains the input.
 async fn payment(ctx: Ctx, criteria: Value) -> Result<Value, Error> {
     Ok(ctx.wait_for_event(AWAITED).matching(criteria).await?.data)
+}
+
+/// Waits so often, one wait after the other.
+async fn payments(ctx: Ctx, (waits, criteria): (u64, Value)) -> Result<u64, Error> {
+    for _ in 0..waits {
+        ctx.wait_for_event(AWAITED).matching(criteria.clone()).await?;
+    }
+    Ok(waits)
 }
 
 /// Waits for a payload that comes by the token of the input.

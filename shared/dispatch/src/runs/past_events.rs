@@ -19,6 +19,10 @@ use crate::{Dispatch, DispatchError, conditional::text, parked::digest};
 /// More pairs of name and criteria than this are forgotten: looking again is only work.
 const MAX_POSITIONS: usize = 32;
 
+/// Rows of the first page of a look: what a loop of waits takes next is near, and what lies behind it is not read now.
+const FIRST_PAGE: i32 = 4;
+const LARGEST_PAGE: i32 = 1_000;
+
 /// How far a run has looked, by name and criteria.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -127,16 +131,17 @@ impl Dispatch {
             None => "A".to_owned(),
         };
         let leaf = index_leaf(match_criteria);
-        let mut pages = self
-            .control
-            .partition(&keys::sent_events(tenant, event_name, leaf))
-            .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :last")
-            .expression_attribute_values(":from", text(&from))
-            .expression_attribute_values(":last", text(&last))
-            .into_paginator()
-            .send();
-        while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| StoreError::new("Query", error))?;
+        let (mut limit, mut start) = (FIRST_PAGE, None);
+        loop {
+            let query = self
+                .control
+                .partition(&keys::sent_events(tenant, event_name, leaf))
+                .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :last")
+                .expression_attribute_values(":from", text(&from))
+                .expression_attribute_values(":last", text(&last))
+                .limit(limit)
+                .set_exclusive_start_key(start.take());
+            let page = query.send().await.map_err(|error| StoreError::new("Query", error))?;
             for row in page.items.unwrap_or_default() {
                 let row: SentRow = read(row)?;
                 let place = keys::sent_place(row.timestamp, &row.event_id);
@@ -147,6 +152,11 @@ impl Dispatch {
                     return Ok(Some(PastEvent { wait_id: wait_id.clone(), event, place, looked }));
                 }
             }
+            start = page.last_evaluated_key;
+            if start.is_none() {
+                break;
+            }
+            limit = (limit * 4).min(LARGEST_PAGE);
         }
         if let Some(watermark) = &settled {
             positions.advance(&positions_key, &from, watermark);

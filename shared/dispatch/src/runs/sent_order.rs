@@ -233,7 +233,7 @@ mod tests {
         for behind in ["1767453739640#b", "1767453739640#c", "1767453739700#a"] {
             for attempt in [0, 5] {
                 let place = order(Some(behind)).place_after(now, "b", attempt);
-                assert!(keys::sent_place(place, "b") > behind.to_owned(), "{behind} {attempt}");
+                assert!(*keys::sent_place(place, "b") > *behind, "{behind} {attempt}");
                 assert!(place > now);
             }
         }

@@ -198,7 +198,7 @@ impl Dispatch {
             true => {
                 self.sweep_run(key).await.map(|sent_again| Seen { sent_again, timer: false, message: None })
             }
-            false => self.sweep_timer(key).await,
+            false => Box::pin(self.sweep_timer(key)).await,
         };
         seen.unwrap_or_else(|error| {
             tracing::error!(pk = key.pk, sk = key.sk, %error, "a run could not be looked after; the next sweep tries again");
