@@ -91,6 +91,9 @@ impl Ledger<'_> {
 
     /// Nothing overtakes a start that waits: looks at the claims that are new since the last look.
     async fn check_order(&mut self) {
+        if !self.ordered {
+            return;
+        }
         for drainer in DRAINERS {
             let waiting: Vec<ParkedStart> = self
                 .starts(drainer)
@@ -108,7 +111,7 @@ impl Ledger<'_> {
                     let claim: Option<serde_json::Value> = self.store.control().get(&key).await.unwrap();
                     let Some(claim) = claim else { continue };
                     self.claims.insert((key.pk, key.sk));
-                    if !self.ordered || claim["state"] == "dropped" {
+                    if claim["state"] == "dropped" {
                         continue;
                     }
                     let own = self.waited.get(&(subscribed.id.to_string(), sk.clone()));
