@@ -91,6 +91,9 @@ impl Ledger<'_> {
 
     /// Nothing overtakes a start that waits: looks at the claims that are new since the last look.
     async fn check_order(&mut self) {
+        if !self.ordered {
+            return;
+        }
         for drainer in DRAINERS {
             let waiting: Vec<ParkedStart> = self
                 .starts(drainer)
@@ -108,7 +111,7 @@ impl Ledger<'_> {
                     let claim: Option<serde_json::Value> = self.store.control().get(&key).await.unwrap();
                     let Some(claim) = claim else { continue };
                     self.claims.insert((key.pk, key.sk));
-                    if !self.ordered || claim["state"] == "dropped" {
+                    if claim["state"] == "dropped" {
                         continue;
                     }
                     let own = self.waited.get(&(subscribed.id.to_string(), sk.clone()));
@@ -125,7 +128,9 @@ impl Ledger<'_> {
                             Some(_) => false,
                             None => other.event_place < *sk && !self.late.contains(&other.event_place),
                         };
-                        // One that is claimed is started: its row goes when the round is over.
+                        if !(behind && before) {
+                            continue;
+                        }
                         let claim = keys::start_claim(
                             TENANT,
                             &other.event_place,
@@ -133,9 +138,14 @@ impl Ledger<'_> {
                             other.epoch,
                             &other.subscription_id,
                         );
-                        let waits = behind
-                            && before
-                            && self.store.control().get::<serde_json::Value>(&claim).await.unwrap().is_none();
+                        let claim: Option<serde_json::Value> =
+                            self.store.control().get(&claim).await.unwrap();
+                        // What is released together is claimed first and then sent; its rows go last.
+                        let waits = match (claim, own) {
+                            (None, _) => true,
+                            (Some(_), Some(_)) => false,
+                            (Some(claim), None) => claim["state"] == "pending",
+                        };
                         assert!(
                             !waits,
                             "{sk} was started by {} while {} waits",
