@@ -143,12 +143,12 @@ async fn in_a_row(skew_ms: i64, settled: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loop_of_waits_gets_events_in_the_order_in_which_they_were_accepted() {
-    in_a_row(0, false).await;
+    Box::pin(in_a_row(0, false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_order_does_not_depend_on_the_clocks_of_the_senders() {
-    in_a_row(-30_000, true).await;
+    Box::pin(in_a_row(-30_000, true)).await;
 }
 
 #[tokio::test]
