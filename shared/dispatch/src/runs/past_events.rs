@@ -87,8 +87,16 @@ pub struct PastEvent {
     pub event: SentEvent,
     /// Its place among the events of its name.
     place: String,
-    /// Where the look began, and for which name and criteria, if the run may remember it.
-    looked: Option<(String, String)>,
+    /// What the run may remember of the look.
+    looked: Option<Looking>,
+}
+
+/// Where a look began, for which name and criteria, and how far it may be remembered.
+#[derive(Clone, Debug)]
+struct Looking {
+    positions_key: String,
+    from: String,
+    watermark: String,
 }
 
 impl PastEvent {
@@ -125,20 +133,15 @@ impl Dispatch {
             Some(_) => positions.begin(&positions_key, &start),
             None => start,
         };
-        let last = match &settled {
-            Some(watermark) if *watermark <= from => return Ok(None),
-            Some(watermark) => watermark.clone(),
-            None => "A".to_owned(),
-        };
         let leaf = index_leaf(match_criteria);
         let (mut limit, mut start) = (FIRST_PAGE, None);
         loop {
             let query = self
                 .control
                 .partition(&keys::sent_events(tenant, event_name, leaf))
-                .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :last")
+                // Beyond the watermark there may be events of senders of the version before.
+                .key_condition_expression("PK = :pk AND SK > :from")
                 .expression_attribute_values(":from", text(&from))
-                .expression_attribute_values(":last", text(&last))
                 .limit(limit)
                 .set_exclusive_start_key(start.take());
             let page = query.send().await.map_err(|error| StoreError::new("Query", error))?;
@@ -148,7 +151,7 @@ impl Dispatch {
                 if fits(&row, match_criteria, history)
                     && let Some(event) = self.sent_event(tenant, event_name, row).await?
                 {
-                    let looked = settled.is_some().then_some((positions_key, from));
+                    let looked = settled.map(|watermark| Looking { positions_key, from, watermark });
                     return Ok(Some(PastEvent { wait_id: wait_id.clone(), event, place, looked }));
                 }
             }
@@ -168,8 +171,8 @@ impl Dispatch {
 impl LookPositions {
     /// The wait has taken the event.
     pub fn taken(&mut self, past: &PastEvent) {
-        if let Some((key, from)) = &past.looked {
-            self.advance(key, from, &past.place);
+        if let Some(Looking { positions_key, from, watermark }) = &past.looked {
+            self.advance(positions_key, from, past.place.as_str().min(watermark));
         }
     }
 }
