@@ -13,6 +13,8 @@ use crate::{Dispatch, DispatchError, conditional::text};
 
 /// Larger details of an event lie in the payload bucket.
 const INLINE_BYTES: usize = 50_000;
+/// The names of the fields, the event's id, its type and its time, and the key of details that lie elsewhere.
+const ENVELOPE_BYTES: usize = 250;
 /// The events of one entry take no more than this: a row has 400 KB.
 pub(super) const ENTRY_BYTES: usize = 300_000;
 
@@ -22,6 +24,13 @@ pub(super) const ENTRY_BYTES: usize = 300_000;
 pub struct LogEntry {
     pub sequence: u64,
     pub events: Vec<LogEvent>,
+}
+
+impl LogEntry {
+    /// How long it is as JSON, about.
+    pub fn size(&self) -> usize {
+        self.events.iter().map(|event| ENVELOPE_BYTES + json_size(&event.event_data)).sum()
+    }
 }
 
 /// A run's log as far as it was read, and where everything stands after it.
@@ -169,8 +178,21 @@ impl Dispatch {
         run: &super::RunRecord,
         tenant: &Name,
     ) -> Result<(RunLog, Vec<LogEntry>), DispatchError> {
+        self.read_log_after(run, tenant, &[]).await
+    }
+
+    /// The same if the first entries are known already: the whole log, folded, and the entries after those.
+    pub async fn read_log_after(
+        &self,
+        run: &super::RunRecord,
+        tenant: &Name,
+        known: &[LogEntry],
+    ) -> Result<(RunLog, Vec<LogEntry>), DispatchError> {
         let mut log = RunLog::new(tenant.clone(), run.run_id.clone(), run.external);
-        let entries = self.log_entries(tenant, &run.run_id, 0).await?;
+        for entry in known {
+            log.add(entry)?;
+        }
+        let entries = self.log_entries(tenant, &run.run_id, log.sequence).await?;
         for entry in &entries {
             log.add(entry)?;
         }
@@ -236,8 +258,7 @@ impl Dispatch {
 /// How many bytes of a row an event takes at most.
 pub(super) fn stored_size(draft: &LogDraft) -> usize {
     let data = json_size(&draft.event_data);
-    // The names of the fields, the event's id, its type and its time, and the key of details that lie elsewhere.
-    let envelope = 250 + json_size(&draft.correlation_id);
+    let envelope = ENVELOPE_BYTES + json_size(&draft.correlation_id);
     envelope + if data > INLINE_BYTES { 2 } else { data }
 }
 

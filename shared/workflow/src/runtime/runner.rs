@@ -6,10 +6,12 @@ use std::{
 };
 
 use ledgerline_dispatch::{Dispatch, DispatchError, RUN_LEASE_MS, RunLease, RunMessage, RunTaken};
-use ledgerline_event::Name;
 use tokio::{sync::Notify, time::Instant};
 
-use super::visit::Visit;
+use super::{
+    known_logs::{KnownLogs, RunKey},
+    visit::Visit,
+};
 use crate::Workflows;
 
 /// How a runner works.
@@ -38,7 +40,8 @@ struct Parts {
     workflows: Workflows,
     options: RunnerOptions,
     /// The runs that this process works on, and how to tell whoever does that there is news.
-    held: Mutex<HashMap<(Name, Name), Arc<Notify>>>,
+    held: Mutex<HashMap<RunKey, Arc<Notify>>>,
+    known_logs: Mutex<KnownLogs>,
 }
 
 /// What became of a visit.
@@ -63,7 +66,15 @@ pub enum Visited {
 impl Runner {
     /// A runner of `workflows`.
     pub fn new(dispatch: Dispatch, workflows: Workflows, options: RunnerOptions) -> Self {
-        Self { parts: Arc::new(Parts { dispatch, workflows, options, held: Mutex::default() }) }
+        Self {
+            parts: Arc::new(Parts {
+                dispatch,
+                workflows,
+                options,
+                held: Mutex::default(),
+                known_logs: Mutex::default(),
+            }),
+        }
     }
 
     /// The workflows that it has.
@@ -106,13 +117,23 @@ impl Runner {
         let key = (lease.tenant.clone(), lease.record.run_id.clone());
         let news = Arc::new(Notify::new());
         self.held().insert(key.clone(), news.clone());
-        let _held = Held { runner: self, key, news: news.clone() };
+        let _held = Held { runner: self, key: key.clone(), news: news.clone() };
         let patience_ms = self.parts.options.patience_ms;
+        let known_log = self.known_logs().take(&key);
         let visit = Visit::new(&self.parts.dispatch, &self.parts.workflows, lease, &news, deadline);
-        visit.with_patience(patience_ms).work().await
+        let (visited, known_log) = visit.with_patience(patience_ms).with_known_log(known_log).work().await;
+        if !matches!(visited, Ok(Visited::Ended)) {
+            self.known_logs().keep(key, known_log);
+        }
+        visited
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<(Name, Name), Arc<Notify>>> {
+    fn known_logs(&self) -> std::sync::MutexGuard<'_, KnownLogs> {
+        // A log is added in one go: the map is whole after a panic too.
+        self.parts.known_logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<RunKey, Arc<Notify>>> {
         // Whoever panicked while holding it left the map whole.
         self.parts.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +142,7 @@ impl Runner {
 /// Takes the run off the list whichever way the visit ends.
 struct Held<'a> {
     runner: &'a Runner,
-    key: (Name, Name),
+    key: RunKey,
     news: Arc<Notify>,
 }
 

@@ -41,10 +41,10 @@ impl<'a> Telling<'a> {
     }
 
     /// Remembers what the ledger does not have; if that is much, some of it is sent.
-    pub(super) fn note(&mut self, entries: Vec<LogEntry>) {
+    pub(super) fn note(&mut self, entries: &[LogEntry]) {
         let told = self.told;
-        for entry in entries.into_iter().filter(|entry| entry.sequence > told) {
-            self.untold.extend(entry.events.into_iter().map(|event| (entry.sequence, event)));
+        for entry in entries.iter().filter(|entry| entry.sequence > told) {
+            self.untold.extend(entry.events.iter().map(|event| (entry.sequence, event.clone())));
         }
         if self.untold.len() >= PATIENCE {
             self.begin();

@@ -6,19 +6,19 @@
 use std::{collections::BTreeSet, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use ledgerline_dispatch::{
-    Appended, Dispatch, DispatchError, EventTaken, LetGo, Released, Renewed, RunLease, RunLog, conflict,
+    Appended, Dispatch, DispatchError, EventTaken, LogEntry, Renewed, RunLease, RunLog, conflict,
 };
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
 use ledgerline_ledger::StoreError;
-use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Visited,
+    known_logs::KnownLog,
     looking::{Looking, timing_out},
     storable::appendable,
     telling::Telling,
-    trouble::{REJECTED_MAX, Trouble},
+    trouble::REJECTED_MAX,
 };
 use crate::{Execution, Outside, Workflow, Workflows, error::ABANDONED};
 
@@ -26,25 +26,22 @@ use crate::{Execution, Outside, Workflow, Workflows, error::ABANDONED};
 const LOST_MAX: u32 = 10;
 /// How long a run waits for a runner that has its workflow.
 const UNKNOWN_MS: u64 = 10 * 60_000;
-/// The longest delay of a message.
-const DELAY_MAX_MS: u64 = 15 * 60_000;
-/// Clocks differ by less than this.
-const SOON_MS: u64 = 1_000;
 
 pub(super) struct Visit<'a> {
-    dispatch: &'a Dispatch,
+    pub(super) dispatch: &'a Dispatch,
     workflows: &'a Workflows,
-    lease: RunLease,
+    pub(super) lease: RunLease,
     news: &'a Notify,
     deadline: Option<Instant>,
     renewed_at: Millis,
-    telling: Telling<'a>,
+    pub(super) telling: Telling<'a>,
+    known_log: KnownLog,
     /// Hooks whose tokens others have.
     taken: BTreeSet<Name>,
-    looking: Looking,
-    is_elsewhere: bool,
+    pub(super) looking: Looking,
+    pub(super) is_elsewhere: bool,
     /// Whether this visit has appended anything.
-    progressed: bool,
+    pub(super) progressed: bool,
     /// Another process has closed something as if the run ended.
     may_be_ending: bool,
     patience_ms: u64,
@@ -84,6 +81,7 @@ impl<'a> Visit<'a> {
     ) -> Self {
         Self {
             telling: Telling::new(dispatch, lease.tenant.clone(), lease.record.clone()),
+            known_log: KnownLog::default(),
             renewed_at: dispatch.now(),
             is_elsewhere: lease.record.external,
             dispatch,
@@ -104,50 +102,27 @@ impl<'a> Visit<'a> {
         self
     }
 
-    pub(super) async fn work(mut self) -> Result<Visited, DispatchError> {
-        match Box::pin(self.work_on()).await {
-            Ok(visited) => Ok(visited),
-            Err(error) => Box::pin(self.postpone(error)).await,
-        }
+    /// Goes on from a log of which the first entries are known.
+    pub(super) fn with_known_log(mut self, known_log: KnownLog) -> Self {
+        self.known_log = known_log;
+        self
     }
 
-    /// Lets a run go whose visit failed: others need not wait for the lease to end. A message of its own brings the next
-    /// visit, so the one that brought this visit can go; if letting go fails too, that one comes again.
-    async fn postpone(&mut self, error: DispatchError) -> Result<Visited, DispatchError> {
-        let (now, run_id) = (self.dispatch.now(), self.lease.record.run_id.clone());
-        let trouble = Trouble::of(&error, &self.lease.record, self.progressed);
-        let again_at = now.plus(trouble.pause_ms());
-        // One that is on its way and comes before then serves as well: messages for a run must not multiply.
-        let on_its_way = self.lease.record.alarm_at().filter(|at| *at > now.plus(SOON_MS) && *at <= again_at);
-        let alarm_at = match on_its_way {
-            Some(at) => Some(at),
-            None => {
-                let delay = trouble.pause_ms().div_ceil(1_000);
-                let sent = self.dispatch.send_run(&self.lease.tenant, &run_id, delay).await;
-                // Without a message the sweep brings the next visit.
-                sent.is_ok().then_some(again_at)
-            }
+    /// Works on the run, and hands back its log as far as it is known then.
+    pub(super) async fn work(mut self) -> (Result<Visited, DispatchError>, KnownLog) {
+        let visited = match Box::pin(self.work_on()).await {
+            Ok(visited) => Ok(visited),
+            Err(error) => Box::pin(self.postpone(error)).await,
         };
-        let reason = error.to_string();
-        let (failed, rejected) = (trouble.failed, trouble.rejected);
-        let how = LetGo::InTrouble { error: &reason, again_at, alarm_at, failed, rejected };
-        loop {
-            match self.dispatch.release_run(&mut self.lease, self.telling.told(), how).await {
-                Ok(Released::Done) => {
-                    tracing::error!(%run_id, %error, failed, rejected, "a visit failed; it is tried again later");
-                    return Ok(Visited::Failed(reason));
-                }
-                Ok(Released::Lost) => return Ok(Visited::Lost),
-                // What is new is in the log, and the next visit reads that.
-                Ok(Released::Woken) => {}
-                Err(_) => return Err(error),
-            }
-        }
+        (visited, self.known_log)
     }
 
     async fn work_on(&mut self) -> Result<Visited, DispatchError> {
         let run = self.lease.record.clone();
-        let (mut log, entries) = self.dispatch.read_log(&run, &self.lease.tenant).await?;
+        let known = self.known_log.entries();
+        let (mut log, entries) = self.dispatch.read_log_after(&run, &self.lease.tenant, known).await?;
+        self.known_log.add(&entries);
+        let entries = self.known_log.entries();
         let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
         // The runner that registered a wait may have died before it looked.
         let unsure = entries.iter().filter(|entry| entry.sequence > run.looked());
@@ -277,7 +252,7 @@ impl<'a> Visit<'a> {
                 let waits = entry.events.iter().filter(|event| event.waits_for_event());
                 self.looking.add(waits.map(|event| event.correlation_id.clone()));
                 execution.feed(entry.events.clone());
-                self.telling.note(vec![entry]);
+                self.note(&[entry]);
             }
             Appended::Behind => execution.feed(self.catch_up(log).await?),
             Appended::GuardRefused => {
@@ -325,7 +300,7 @@ impl<'a> Visit<'a> {
             Some(EventTaken::Done(entry)) => {
                 self.progressed = true;
                 execution.feed(entry.events.clone());
-                self.telling.note(vec![entry]);
+                self.note(&[entry]);
                 Ok(Looked::Fed)
             }
             Some(EventTaken::Behind) => {
@@ -370,116 +345,6 @@ impl<'a> Visit<'a> {
         })
     }
 
-    /// Lets the run go until something comes; `None` if something has come already.
-    async fn suspend(
-        &mut self,
-        log: &RunLog,
-        due: Option<Millis>,
-        at_once: bool,
-    ) -> Result<Option<Visited>, DispatchError> {
-        self.telling.finish().await?;
-        let now = self.dispatch.now();
-        let (tenant, run) = (&self.lease.tenant, &self.lease.record);
-        // One that is about to come may have been the one that brought us here, by a clock that is ahead.
-        let mut alarm = run.alarm_at().filter(|at| *at > now.plus(SOON_MS));
-        if !at_once
-            && let Some(due) = due
-            && due <= now.plus(DELAY_MAX_MS)
-            && alarm.is_none_or(|alarm| alarm > due)
-        {
-            let delay = due.get().saturating_sub(now.get()).div_ceil(1_000);
-            self.dispatch.send_run(tenant, &run.run_id, delay).await?;
-            alarm = Some(due);
-        }
-        let how = if at_once { LetGo::Until(now) } else { LetGo::UntilWoken { alarm_at: alarm } };
-        Ok(match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
-            Released::Done => {
-                if at_once {
-                    // Not before: whoever comes must not find it held.
-                    self.dispatch.send_run(&self.lease.tenant, &log.run_id, 0).await?;
-                }
-                Some(Visited::Suspended)
-            }
-            Released::Woken => {
-                self.looking.add(self.lease.record.called().iter().cloned());
-                None
-            }
-            Released::Lost => Some(Visited::Lost),
-        })
-    }
-
-    /// Tells the ledger the rest of a run that has ended, or that somebody else executes.
-    async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
-        loop {
-            if self.is_elsewhere {
-                self.dispatch.settle_run(&self.lease.tenant, &log.run_id).await?;
-            }
-            self.telling.finish().await?;
-            match self
-                .dispatch
-                .release_run(&mut self.lease, log.sequence, LetGo::UntilWoken { alarm_at: None })
-                .await?
-            {
-                Released::Done => return Ok(Visited::Ended),
-                Released::Lost => return Ok(Visited::Lost),
-                Released::Woken => {
-                    self.catch_up(log).await?;
-                }
-            }
-        }
-    }
-
-    /// Ends the run without its workflow.
-    async fn fail(&mut self, log: &mut RunLog, code: &str, error: &str) -> Result<Visited, DispatchError> {
-        let failed = LogDraft {
-            event_type: RunEventType::RunFailed,
-            correlation_id: log.run_id.clone(),
-            event_data: Map::from_iter([
-                ("error".to_owned(), Value::from(error)),
-                ("errorCode".to_owned(), Value::from(code)),
-            ]),
-        };
-        self.end_with(log, failed).await
-    }
-
-    /// Closes everything that is open and appends the run's last event.
-    async fn end_with(&mut self, log: &mut RunLog, last: LogDraft) -> Result<Visited, DispatchError> {
-        while !has_ended(log) {
-            let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
-            match self.dispatch.append(log, &drafts, Some(&self.lease)).await? {
-                Appended::Done(entry) => self.telling.note(vec![entry]),
-                Appended::Lost => return Ok(Visited::Lost),
-                Appended::Behind | Appended::GuardRefused | Appended::TokenTaken(_) => {
-                    self.catch_up(log).await?;
-                }
-            }
-        }
-        self.end(log).await
-    }
-
-    async fn refuse(&mut self, log: &mut RunLog, error: String) -> Result<Visited, DispatchError> {
-        tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
-        self.dispatch.note_refused(&self.lease.tenant, &self.lease.record).await?;
-        loop {
-            self.telling.finish().await?;
-            let refused = Trouble::refused(&self.lease.record);
-            let how = LetGo::InTrouble {
-                error: &error,
-                again_at: self.dispatch.now().plus(refused.pause_ms()),
-                alarm_at: None,
-                failed: refused.failed,
-                rejected: refused.rejected,
-            };
-            match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
-                Released::Done => return Ok(Visited::Refused(error)),
-                Released::Lost => return Ok(Visited::Lost),
-                Released::Woken => {
-                    self.catch_up(log).await?;
-                }
-            }
-        }
-    }
-
     fn find(&self, log: &RunLog) -> Found<'a> {
         let run = &self.lease.record;
         let name = run.workflow_name.as_str();
@@ -504,14 +369,20 @@ impl<'a> Visit<'a> {
         }
     }
 
-    async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, DispatchError> {
+    pub(super) async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, DispatchError> {
         let news = self.dispatch.catch_up(log).await?;
         let events: Vec<LogEvent> = news.iter().flat_map(|entry| entry.events.clone()).collect();
         // Somebody elsewhere has begun it, and executes it from now on.
         self.is_elsewhere |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);
         self.may_be_ending |= events.iter().any(is_closed_by_end);
-        self.telling.note(news);
+        self.note(&news);
         Ok(events)
+    }
+
+    /// Remembers entries that are new in the log, and that the ledger does not have yet.
+    pub(super) fn note(&mut self, entries: &[LogEntry]) {
+        self.known_log.add(entries);
+        self.telling.note(entries);
     }
 }
 
@@ -525,6 +396,6 @@ fn is_closed_by_end(event: &LogEvent) -> bool {
     }
 }
 
-fn has_ended(log: &RunLog) -> bool {
+pub(super) fn has_ended(log: &RunLog) -> bool {
     log.history.state().is_some_and(RunState::is_terminal)
 }
