@@ -5,6 +5,7 @@
 //! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
 
 mod backlog;
+mod bad_events;
 mod child_latency;
 mod cold_start;
 mod conditions;
@@ -84,7 +85,7 @@ struct Bench {
 }
 
 /// Counts before times: what does not depend on the machine comes first.
-const BENCHES: [Bench; 15] = [
+const BENCHES: [Bench; 16] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the thirteen event types",
@@ -126,6 +127,11 @@ const BENCHES: [Bench; 15] = [
         name: "drain",
         about: "draining a backlog with exactly-once starts, beside the seeds' loop",
         run: drain::run,
+    },
+    Bench {
+        name: "bad-events",
+        about: "draining 10,000 events of which one in a hundred does not start, beside the others alone",
+        run: bad_events::run,
     },
     Bench {
         name: "latency",
