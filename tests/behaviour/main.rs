@@ -35,6 +35,7 @@ mod poison;
 mod policies;
 mod previous_version;
 mod reading;
+mod readme;
 mod repeats;
 mod rewinding;
 mod runner;
