@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline_dispatch::{ParkedBecause, SubscriptionChange};
+use ledgerline_dispatch::{DrainRecord, ParkedBecause, SubscriptionChange};
+use ledgerline_ledger::control::keys;
 use serde_json::json;
 
 use crate::{
@@ -109,6 +110,47 @@ async fn a_drain_that_stood_before_an_event_goes_on_when_nothing_wants_the_event
         let left = ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items;
         assert!(left.is_empty(), "{change}: {left:?}");
         assert!(!ledger.dispatch.drainer_states(&tenant).await.unwrap()[0].halted);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_halt_whatever_happens_before_the_event_starts() {
+    for what in ["no time", "trouble", "a rewind"] {
+        let ledger = Ledger::start().await;
+        let tenant = name("t");
+        let halting = json!({"eventTypeGlob": "price.*", "workflowType": "later", "onFailure": "halt"});
+        ledger.subscribe("t", halting).await;
+        ledger.save(event("t", "e1", ledger.now())).await;
+        // Ahead of the horizon the cursor waits; a rewind needs one that has moved.
+        let mut other = event("t", "e0", ledger.now().minus(1_000));
+        other.event_type = name("order.made");
+        ledger.save(other).await;
+        ledger.advance(10_000);
+        assert!(ledger.drain("t").await.halted_on_event_id.is_some());
+        let drainer = name("workflow_runner");
+        match what {
+            "no time" => {
+                let now = Some(tokio::time::Instant::now());
+                drop(ledger.dispatch.drain(&tenant, &drainer, now).await.unwrap());
+            }
+            "trouble" => {
+                // What the record of a pass says that ended before it came to the event.
+                let update = ledger.store.control().update(&keys::drain("t", "workflow_runner"));
+                let update = update.update_expression("REMOVE haltedOnEventId, halts");
+                update.send().await.unwrap();
+            }
+            _ => {
+                let plan = ledger.dispatch.plan_rewind(&tenant, &drainer, "e0", false, false).await.unwrap();
+                ledger.dispatch.rewind(&tenant, &plan).await.unwrap();
+            }
+        }
+        ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
+        assert_eq!(ledger.drain("t").await.triggered.len(), 1, "{what}");
+        let left = ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items;
+        assert!(left.is_empty(), "{what}: {left:?}");
+        let record: DrainRecord =
+            ledger.store.control().get(&keys::drain("t", "workflow_runner")).await.unwrap().unwrap();
+        assert!(record.stood_before.is_empty(), "{what}: {record:?}");
     }
 }
 

@@ -5,7 +5,7 @@
 //! no request for them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -18,7 +18,7 @@ use ledgerline_ledger::{
 use serde::Deserialize;
 
 use crate::{
-    Dispatch, DispatchError, Halted, ParkedStart,
+    Dispatch, DispatchError, DrainRecord, Halted, ParkedStart,
     asked::Asked,
     block::{Block, Member},
     conditional::{number, text},
@@ -77,6 +77,8 @@ pub(crate) struct Blocks<'a> {
     /// Changes of subscriptions so far.
     pub(crate) version: u64,
     open: Mutex<BTreeMap<String, Block>>,
+    /// Places of events that the drain stands or stood before.
+    stood_before: Mutex<BTreeSet<String>>,
     pub(crate) asked: Vec<Asked>,
 }
 
@@ -95,7 +97,41 @@ impl<'a> Blocks<'a> {
         }
         let record = &lease.record;
         let (fence, rewinds, version) = (record.fence, record.rewinds, record.subscriptions);
-        Ok(Self { dispatch, tenant, drainer, fence, rewinds, version, open: Mutex::new(open), asked })
+        let stood_before = Mutex::new(record.stood_before.clone());
+        let open = Mutex::new(open);
+        Ok(Self { dispatch, tenant, drainer, fence, rewinds, version, open, stood_before, asked })
+    }
+
+    pub(crate) fn stood_before(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.stood_before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes in the record that the drain stands before an event. The row comes after: so a row that nothing needs any
+    /// more is found, whatever has happened since.
+    pub(crate) async fn stand_before(&self, place: &str) -> Result<(), Hindered> {
+        if self.stood_before().contains(place) {
+            return Ok(());
+        }
+        if !self.dispatch.records.stand_before(&self.tenant, &self.drainer, self.fence, place).await? {
+            return Err(Hindered::Lost);
+        }
+        self.stood_before().insert(place.to_owned());
+        Ok(())
+    }
+
+    /// Takes up the event that the version before stands before: it says so by nothing but its id.
+    pub(crate) async fn take_up(&self, record: &DrainRecord) -> Result<(), Hindered> {
+        let Some(halted) = record.halted_on_event_id.as_ref().filter(|_| record.stood_before.is_empty())
+        else {
+            return Ok(());
+        };
+        if self.open().values().any(|block| block.head.event_id == *halted) {
+            return Ok(());
+        }
+        match self.dispatch.timeline.find(&self.tenant, halted).await? {
+            Some(place) => self.stand_before(&place).await,
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn open(&self) -> MutexGuard<'_, BTreeMap<String, Block>> {

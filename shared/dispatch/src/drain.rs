@@ -187,6 +187,14 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> Result<(), DispatchError> {
         let blocks = Blocks::load(self, lease).await?;
+        match blocks.take_up(&lease.record).await {
+            Ok(()) => {}
+            Err(Hindered::Trouble(error)) => return Err(error),
+            Err(Hindered::Lost) => {
+                end.lost = true;
+                return Ok(());
+            }
+        }
         let mut done = self.release_blocks(lease, &blocks, deadline, end, (drained, alerts)).await;
         if done.is_ok() && !end.lost {
             done = self.time_line(lease, &blocks, memory, deadline, end, (drained, alerts)).await;
@@ -194,11 +202,28 @@ impl Dispatch {
         if done.is_ok() && !end.lost {
             done = self.late_lane(lease, &blocks, deadline, end, (drained, alerts)).await;
         }
+        if done.is_ok() && !end.lost {
+            done = self.close_halts(lease, &blocks, end).await;
+        }
         end.note(drained, &blocks);
         if let Some(at) = blocks.again_at(self.now()) {
             end.again_at = Some(end.again_at.map_or(at, |sooner| sooner.min(at)));
         }
         done
+    }
+
+    /// Takes away what was noted about events that the drain stood before, where nothing needs it any more.
+    async fn close_halts(
+        &self,
+        lease: &Lease,
+        blocks: &Blocks<'_>,
+        end: &mut PassEnd,
+    ) -> Result<(), DispatchError> {
+        if !blocks.stood_before().is_empty() {
+            let matcher = self.matcher(lease).await?;
+            end.progress.left = Handler::new(self, lease, &matcher, blocks).close_halts().await?;
+        }
+        Ok(())
     }
 
     async fn release_blocks(

@@ -66,8 +66,6 @@ pub(crate) struct Handler<'a> {
     pub(crate) epochs: Epochs,
     pub(crate) matcher: &'a Matcher,
     pub(crate) blocks: &'a Blocks<'a>,
-    /// The event that the drain stood before when the lease was taken.
-    halted_before: Option<Name>,
     types: OnceCell<BTreeMap<Name, WorkflowType>>,
     unsent: AtomicUsize,
     made: Mutex<Made>,
@@ -166,7 +164,6 @@ impl<'a> Handler<'a> {
             epochs: lease.record.epochs.clone(),
             matcher,
             blocks,
-            halted_before: lease.record.halted_on_event_id.clone(),
             types: OnceCell::new(),
             unsent: AtomicUsize::new(0),
             made: Mutex::default(),
@@ -189,12 +186,6 @@ impl<'a> Handler<'a> {
         finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
     ) -> Handled {
-        if let Some(place) =
-            places.iter().find(|place| self.halted_before.as_ref() == Some(&place.event.event_id))
-            && let Err(error) = Box::pin(self.close_unwanted(&place.event, &place.sk)).await
-        {
-            return Handled::stopped((0, Stop::Trouble(error)));
-        }
         let touched = places.iter().enumerate().filter(|(_, place)| {
             self.matcher.touches(&place.event.event_type) && !finished_before(&place.sk)
         });
@@ -443,7 +434,7 @@ impl<'a> Handler<'a> {
         let unsent = unsent.into_iter().map(|(_, wait)| wait).collect();
         let mut halted = None;
         for work in &works {
-            if self.halted_before.as_ref() == Some(&work.event.event_id) {
+            if self.blocks.stood_before().contains(&work.sk) {
                 self.no_longer_retrying(work).await?;
             }
             let stop = Box::pin(self.set_aside(work)).await?;

@@ -4,7 +4,7 @@
 //! One record per start and epoch, while there is something to do about it. What was started
 //! or dropped after all has a claim, as every start has.
 
-use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{Event, Millis, Name, Seconds};
 use ledgerline_ledger::{
     Fault, StoreError,
@@ -18,13 +18,18 @@ use sha2::{Digest, Sha256};
 use crate::{
     Dispatch, DispatchError, Halted,
     block::{Block, pause},
+    blocks::{Blocks, Hindered},
     claim::Claim,
     conditional::{number, text},
     notice::{About, Notice},
+    transaction::built,
 };
 
 /// After so many attempts a start is parked.
 pub const MAX_ATTEMPTS: u32 = 5;
+
+/// The row of a start is not there, or nothing has counted an attempt or parked it since it was read.
+const UNCOUNTED: &str = "attribute_not_exists(PK) OR (#state = :retrying AND attempts = :seen)";
 
 /// Why a start is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +123,8 @@ impl Dispatch {
         about: About<'_>,
         subscription: &Subscription,
         reason: String,
-    ) -> Result<Option<Halted>, DispatchError> {
+        blocks: &Blocks<'_>,
+    ) -> Result<Option<Halted>, Hindered> {
         let now = self.now();
         let key = keys::parked_start(&about.event.tenant_id, &id(&about));
         let before: Option<ParkedStart> = self.control.get(&key).await?;
@@ -147,11 +153,16 @@ impl Dispatch {
             next_attempt_at: Some(next),
             ..parked_start(&about, subscription, ParkedBecause::Failed, reason.clone(), now)
         };
-        match self.put_after(&about.event.tenant_id, &start, attempts - 1).await? {
-            true => halted(next, reason),
-            // Another process counted this attempt; the next pass reads what it wrote.
-            false => halted(now.plus(pause(1)), reason),
-        }
+        // On condition of the fence: what a holder that slept past its lease leaves here, nothing would take away.
+        let put = self.control.put_for_transaction(&key, &start)?;
+        let put = put
+            .condition_expression(UNCOUNTED)
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":retrying", text("retrying"))
+            .expression_attribute_values(":seen", number(u64::from(attempts - 1)));
+        let put = TransactWriteItem::builder().put(put.build().map_err(built)?).build();
+        blocks.fenced(0, vec![put]).await?;
+        halted(next, reason)
     }
 
     /// Parks a start whose event fails in the same way each time.
@@ -187,7 +198,7 @@ impl Dispatch {
         let put = self
             .control
             .put(&keys::parked_start(tenant, &start.id), start)?
-            .condition_expression("attribute_not_exists(PK) OR (#state = :retrying AND attempts = :seen)")
+            .condition_expression(UNCOUNTED)
             .expression_attribute_names("#state", "state")
             .expression_attribute_values(":retrying", text("retrying"))
             .expression_attribute_values(":seen", number(u64::from(counted)));
@@ -235,10 +246,10 @@ impl Dispatch {
     }
 
     /// Takes away the record of a start that the drain stood before.
-    pub(crate) async fn no_longer_retrying(&self, about: About<'_>) -> Result<(), DispatchError> {
+    pub(crate) async fn no_longer_retrying(&self, tenant: &Name, id: &str) -> Result<(), DispatchError> {
         let delete = self
             .control
-            .delete(&keys::parked_start(&about.event.tenant_id, &id(&about)))
+            .delete(&keys::parked_start(tenant, id))
             .condition_expression("#state = :retrying AND attribute_not_exists(#block)")
             .expression_attribute_names("#block", "block")
             .expression_attribute_names("#state", "state")

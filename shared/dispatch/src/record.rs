@@ -3,6 +3,8 @@
 //! Whoever holds the lease has a fence of their own, and every write but the wake-up is on
 //! condition of it: a holder that slept past its lease changes nothing when it wakes.
 
+use std::collections::BTreeSet;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_ledger::{
@@ -66,6 +68,8 @@ pub struct DrainRecord {
     pub last_error: Option<String>,
     /// Whether nothing after that event is handled: otherwise only what belongs with it waits.
     pub halts: bool,
+    /// Places of events that the drain stood before, and whose starts may still have rows that say so.
+    pub stood_before: BTreeSet<String>,
     /// How many blocks are open.
     pub blocks: u64,
     /// Since when the block that has failed the longest does.
@@ -131,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) halted: Option<Halted>,
     /// The oldest start that waits, once the open blocks are known.
     pub(crate) blocked: Option<Option<Oldest>>,
+    /// Places of events that the drain stood before, and that have no more rows.
+    pub(crate) left: Vec<String>,
     /// What a service did not do.
     pub(crate) trouble: Option<String>,
 }
@@ -282,6 +288,25 @@ impl DrainRecords {
         Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
     }
 
+    /// Notes that the drain is about to stand before an event; `false` if the lease is another's now.
+    pub(crate) async fn stand_before(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        fence: u64,
+        place: &str,
+    ) -> Result<bool, StoreError> {
+        let update = self
+            .control
+            .update(&keys::drain(tenant, drainer))
+            .update_expression("ADD stoodBefore :place")
+            .condition_expression("fence = :fence AND attribute_exists(#owner)")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_values(":fence", number(fence))
+            .expression_attribute_values(":place", AttributeValue::Ss(vec![place.to_owned()]));
+        Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
+    }
+
     /// Writes what a pass has achieved, if the lease is still ours.
     pub(crate) async fn write(
         &self,
@@ -381,6 +406,10 @@ impl DrainRecords {
         if !remove.is_empty() {
             expression.push_str(" REMOVE ");
             expression.push_str(&remove.join(", "));
+        }
+        if !progress.left.is_empty() {
+            expression.push_str(" DELETE stoodBefore :left");
+            update = update.expression_attribute_values(":left", AttributeValue::Ss(progress.left.clone()));
         }
         let update = update.update_expression(expression).condition_expression(condition);
         match conditionally::<DrainRecord>(update).await? {

@@ -1,6 +1,6 @@
 //! Starts of an event that are not made: told of, parked, or stood before.
 
-use ledgerline_event::{Event, Name};
+use ledgerline_event::{Event, Name, keys::time_of};
 use ledgerline_ledger::{
     StoreError,
     control::{keys, keys::ControlKey, read},
@@ -10,10 +10,12 @@ use serde_json::json;
 
 use crate::{
     DispatchError, Halted, ParkedBecause, ParkedStart, ParkedState,
+    blocks::Hindered,
     conditional::text,
     decide::MAX_REASON,
     handle::{Handler, Work},
     notice::Notice,
+    parked::id,
 };
 
 /// What is wrong with an event's starts.
@@ -35,7 +37,7 @@ impl Troubles {
 
 impl Handler<'_> {
     /// Parks and tells. Answers whether the drain stops before this event.
-    pub(crate) async fn set_aside(&self, work: &Work) -> Result<Option<Halted>, DispatchError> {
+    pub(crate) async fn set_aside(&self, work: &Work) -> Result<Option<Halted>, Hindered> {
         let Work { event, sk, troubles, .. } = work;
         if troubles.are_none() {
             return Ok(None);
@@ -61,7 +63,8 @@ impl Handler<'_> {
         let mut halted = None;
         for (subscription, reason) in &troubles.halts {
             let about = self.about(event, sk, &subscription.subscription_id);
-            let stop = self.dispatch.halt(about, subscription, reason.clone()).await?;
+            self.blocks.stand_before(sk).await?;
+            let stop = self.dispatch.halt(about, subscription, reason.clone(), self.blocks).await?;
             halted = halted.or(stop);
         }
         self.made().alerts.extend(alerts);
@@ -105,20 +108,34 @@ impl Handler<'_> {
     pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
         for start in &work.starts {
             let about = self.about(&work.event, &work.sk, &start.triggered.subscription_id);
-            self.dispatch.no_longer_retrying(about).await?;
+            self.dispatch.no_longer_retrying(&self.tenant, &id(&about)).await?;
         }
         Ok(())
     }
 
-    /// Takes away what was noted about an event that the drain stood before, for subscriptions that are removed,
-    /// disabled, or do not want the event any more.
-    pub(crate) async fn close_unwanted(&self, event: &Event, sk: &str) -> Result<(), DispatchError> {
+    /// Takes away what nothing needs any more of events that the drain stood before. Answers those without any rows.
+    pub(crate) async fn close_halts(&self) -> Result<Vec<String>, DispatchError> {
+        let places = self.blocks.stood_before().clone();
+        let mut left = Vec::new();
+        for place in places {
+            if self.close_unwanted(&place).await? {
+                left.push(place);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Takes away what was noted about an event that the drain stood before, for starts that a rewind has given another
+    /// epoch, and for subscriptions that are removed, disabled, or do not want the event any more. Answers whether
+    /// nothing is left.
+    async fn close_unwanted(&self, sk: &str) -> Result<bool, DispatchError> {
+        let Some(time) = time_of(sk) else { return Ok(true) };
         let mut pages = self
             .dispatch
             .control
             .partition(&keys::parked(&self.tenant))
             .key_condition_expression("PK = :pk AND begins_with(SK, :time)")
-            .expression_attribute_values(":time", text(&format!("{}-", event.timestamp)))
+            .expression_attribute_values(":time", text(&format!("{time}-")))
             .into_paginator()
             .send();
         let mut retrying: Vec<ParkedStart> = Vec::new();
@@ -133,22 +150,28 @@ impl Handler<'_> {
             of_halt && start.event_place == sk && start.drainer_id == self.drainer
         });
         if retrying.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        let mut event = event.clone();
-        let unreadable = self.restore(&mut event).await.is_some();
-        let decisions = self.matcher.decide(&event);
+        // One that has expired is wanted by no subscription.
+        let mut event = self.dispatch.timeline.stored_at(&self.tenant, sk).await?;
+        let unreadable = match &mut event {
+            Some(event) => self.restore(event).await.is_some(),
+            None => false,
+        };
+        let decisions = event.as_ref().map(|event| self.matcher.decide(event)).unwrap_or_default();
+        let mut left = 0;
         for start in retrying {
             let wanted = decisions.iter().any(|decision| {
                 let unwanted =
                     matches!(decision.verdict, Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia);
                 decision.subscription.subscription_id == start.subscription_id && (unreadable || !unwanted)
             });
-            if !wanted {
-                let about = self.about(&event, sk, &start.subscription_id);
-                self.dispatch.no_longer_retrying(about).await?;
+            if wanted && start.epoch == self.epochs.of(sk) {
+                left += 1;
+            } else {
+                self.dispatch.no_longer_retrying(&self.tenant, &start.id).await?;
             }
         }
-        Ok(())
+        Ok(left == 0)
     }
 }

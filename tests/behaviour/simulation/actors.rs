@@ -149,6 +149,12 @@ impl<'s> Simulation<'s> {
         self.actors.iter().any(|actor| actor.future.is_some() && actor.name == name)
     }
 
+    /// Whether an actor has ended and none of its requests is still on its way.
+    pub(crate) fn is_done(&self, name: &str) -> bool {
+        let sends = |flight: &Flight| self.actors[flight.actor].name == name;
+        !self.is_live(name) && !self.network.iter().any(sends)
+    }
+
     /// Who has died since this was last asked.
     pub(crate) fn take_killed(&mut self) -> Vec<String> {
         std::mem::take(&mut self.killed)
@@ -259,7 +265,8 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    fn names(&self) -> Vec<&str> {
+    /// Those that run.
+    pub(crate) fn names(&self) -> Vec<&str> {
         self.actors.iter().filter(|actor| actor.future.is_some()).map(|actor| actor.name.as_str()).collect()
     }
 

@@ -1,10 +1,11 @@
 //! Savers and drainers together, with everything going wrong that can: whatever is acknowledged is
 //! started once per epoch, or parked, for every subscription that wants it.
 //!
-//! A history has some subscriptions, events that come late, twice and out of order, drainers and sweeps
-//! of several processes with clocks of their own, and rewinds. After some time the trouble ends;
+//! A history has some subscriptions, which may change, events that come late, twice and out of order, drainers and
+//! sweeps of several processes with clocks of their own, and rewinds. After some time the trouble ends;
 //! then marks, rounds and redeliveries alone must bring everything to rest.
 
+mod changes;
 mod checks;
 
 use std::{
@@ -18,10 +19,13 @@ use ledgerline_alert::Slack;
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, NewSubscription, ParkedState, QueueUrls};
 use ledgerline_event::{Admitted, Event, Name, admit};
 use ledgerline_ledger::{Outcome, control::keys, telemetry::Metrics};
-use ledgerline_subscription::WorkflowType;
+use ledgerline_subscription::{OnFailure, WorkflowType};
 use serde_json::json;
 
-use self::checks::{Ledger, check_rest};
+use self::{
+    changes::{Change, Filter, Standing},
+    checks::{Ledger, check_rest},
+};
 use super::{BEGINNING, Faults, Simulation, Store, histories};
 use crate::world::{admitted, at, event, name};
 
@@ -47,15 +51,23 @@ struct Subscribed {
     id: Name,
     drainer: &'static str,
     wants: Wants,
+    /// Whether the drain stands before what it cannot start.
+    halts: bool,
+    /// Whether it stays as it is from the beginning to the end.
+    steady: bool,
+    standing: Standing,
+    filter: Filter,
+    /// The filters that it has had while it was enabled.
+    had: Vec<Filter>,
+    /// Whether it was disabled or removed at some time.
+    interrupted: bool,
+    change: Option<Change>,
 }
 
 impl Subscribed {
+    /// Whether it wants an event as it stands now.
     fn matches(&self, event: &Event) -> bool {
-        let is_price = &*event.event_type == "price.changed";
-        match self.wants {
-            Wants::Prices | Wants::Picky | Wants::Later => is_price,
-            Wants::EvenNumbers => event.properties["n"].as_u64().unwrap().is_multiple_of(2),
-        }
+        self.standing == Standing::Enabled && self.wants.takes(self.filter, event)
     }
 
     fn fails(&self, event: &Event) -> bool {
@@ -109,7 +121,8 @@ fn workflow(name: &str) -> WorkflowType {
     serde_json::from_value(json!({"workflowType": name, "kind": "task", "createdAt": BEGINNING})).unwrap()
 }
 
-async fn subscribe(dispatch: &Dispatch, random: &mut Rng) -> Vec<Subscribed> {
+/// Some subscriptions. If they are `changing`, the first alone is sure to stay as it is.
+async fn subscribe(dispatch: &Dispatch, random: &mut Rng, changing: bool) -> Vec<Subscribed> {
     let tenant = name(TENANT);
     dispatch.register(&tenant, &workflow("w")).await.unwrap();
     let mut subscribed = Vec::new();
@@ -131,8 +144,21 @@ async fn subscribe(dispatch: &Dispatch, random: &mut Rng) -> Vec<Subscribed> {
         let drainer = DRAINERS[usize::from(random.u8(..4) == 0)];
         let mut new: NewSubscription = serde_json::from_value(definition).unwrap();
         new.drainer_id = Some(name(drainer));
+        let halts = wants == Wants::Later && random.u8(..4) == 0;
+        new.on_failure = halts.then_some(OnFailure::Halt);
         let id = dispatch.subscribe(&tenant, new).await.unwrap().subscription_id;
-        subscribed.push(Subscribed { id, drainer, wants });
+        subscribed.push(Subscribed {
+            id,
+            drainer,
+            wants,
+            halts,
+            steady: subscribed.is_empty() || !changing || random.u8(..4) == 0,
+            standing: Standing::Enabled,
+            filter: Filter::Own,
+            had: vec![Filter::Own],
+            interrupted: false,
+            change: None,
+        });
     }
     subscribed
 }
@@ -161,7 +187,9 @@ async fn history(store: &Store, seed: u64) {
         let skew = random.i64(-30_000..30_000);
         processes.push((process(store, &simulation, skew), skew));
     }
-    let subscribed = subscribe(&processes[0].0, &mut random).await;
+    let changing = random.bool();
+    let subscribed = subscribe(&processes[0].0, &mut random, changing).await;
+    let halts = subscribed.iter().any(|subscribed| subscribed.halts);
     let storm = random.u8(..3) == 0;
     let mut waiting = events(&mut random, storm);
     let known =
@@ -170,6 +198,7 @@ async fn history(store: &Store, seed: u64) {
         store,
         subscribed,
         events: known,
+        sent: BTreeSet::new(),
         acknowledged: BTreeSet::new(),
         records: BTreeMap::new(),
         promised: BTreeMap::new(),
@@ -178,10 +207,12 @@ async fn history(store: &Store, seed: u64) {
         waited: BTreeMap::new(),
         late: BTreeSet::new(),
         dropped: BTreeSet::new(),
+        by_hand: BTreeSet::new(),
         registered: false,
         operators: random.bool(),
     };
-    let registers = (random.u8(..4) != 0).then(|| random.u64(..TROUBLE_ENDS + 20));
+    // A drain that stands before an event for ever does not come to rest.
+    let registers = (halts || random.u8(..4) != 0).then(|| random.u64(1..TROUBLE_ENDS + 20));
     if storm {
         // One event that cursors and horizons are past, so that only the late lane leads to the others.
         let mut first = event(TENANT, "first", at(BEGINNING - 60_000));
@@ -189,6 +220,7 @@ async fn history(store: &Store, seed: u64) {
         let first = admitted(first);
         store.saver().save(std::slice::from_ref(&first), at(BEGINNING)).await.pop().unwrap().unwrap();
         ledger.events.insert(first.keys.sk().to_owned(), first.event.clone());
+        ledger.sent.insert(first.keys.sk().to_owned());
         ledger.acknowledged.insert(first.keys.sk().to_owned());
         for drainer in DRAINERS {
             processes[0].0.drain(&name(TENANT), &name(drainer), None).await.unwrap();
@@ -212,12 +244,18 @@ async fn history(store: &Store, seed: u64) {
             dispatch.register(&name(TENANT), &workflow("later")).await.unwrap();
             ledger.registered = true;
         }
+        if changing && !calm && random.u8(..30) == 0 {
+            let what = ledger.change_one(&processes[0].0, &mut random, simulation.names()).await;
+            simulation.note(what);
+        }
+        ledger.note_quiet(|actor| simulation.is_done(actor)).await;
         // Savers.
         let (savers, largest) = if storm { (7, 1) } else { (4, 4) };
         while !waiting.is_empty() && simulation.live() < savers && (calm || random.u8(..4) == 0) {
             let batch = waiting.split_off(waiting.len() - random.usize(1..=waiting.len().min(largest)));
             let actor = format!("saver-{}", delivered.len());
             delivered.insert(actor.clone(), batch.clone());
+            ledger.sent.extend(batch.iter().map(|sent| sent.keys.sk().to_owned()));
             let (saver, told, clock) =
                 (store.saver(), told.clone(), simulation.clock(random.i64(-30_000..30_000)));
             simulation.spawn(actor.clone(), async move {
@@ -280,9 +318,8 @@ async fn history(store: &Store, seed: u64) {
                 let which = random.usize(..processes.len());
                 let dispatch = processes[which].0.clone();
                 let drops = random.bool();
-                if drops {
-                    ledger.dropped.insert((start.subscription_id.to_string(), start.event_place.clone()));
-                }
+                let about = (start.subscription_id.to_string(), start.event_place.clone());
+                if drops { &mut ledger.dropped } else { &mut ledger.by_hand }.insert(about);
                 ledger.ordered &= start.state == ParkedState::Retrying;
                 simulation.spawn(format!("process-{which}-{started}"), async move {
                     // Refused if it is settled by then, or fails again.
@@ -363,6 +400,7 @@ async fn history(store: &Store, seed: u64) {
             });
         }
     }
+    ledger.check_quiet(None).await;
     check_rest(&ledger, &messages).await;
 }
 

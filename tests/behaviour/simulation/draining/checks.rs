@@ -17,6 +17,8 @@ pub(super) struct Ledger<'s> {
     pub(super) store: &'s Store,
     pub(super) subscribed: Vec<Subscribed>,
     pub(super) events: BTreeMap<String, Event>,
+    /// What savers have begun to save, by sort key.
+    pub(super) sent: BTreeSet<String>,
     /// What savers have acknowledged, by sort key.
     pub(super) acknowledged: BTreeSet<String>,
     pub(super) records: BTreeMap<&'static str, DrainRecord>,
@@ -32,6 +34,8 @@ pub(super) struct Ledger<'s> {
     pub(super) late: BTreeSet<String>,
     /// The starts that operators have dropped, by subscription and event.
     pub(super) dropped: BTreeSet<(String, String)>,
+    /// The starts that operators have retried: such a start is made though its subscription is disabled.
+    pub(super) by_hand: BTreeSet<(String, String)>,
     /// Whether the workflow type that comes late is there.
     pub(super) registered: bool,
     /// Whether operators retry and drop. Their visits have a deadline: one that is out of time leaves a mark.
@@ -39,7 +43,7 @@ pub(super) struct Ledger<'s> {
 }
 
 impl Ledger<'_> {
-    async fn record(&self, drainer: &str) -> DrainRecord {
+    pub(super) async fn record(&self, drainer: &str) -> DrainRecord {
         self.store.control().get(&keys::drain(TENANT, drainer)).await.unwrap().unwrap_or_default()
     }
 
@@ -84,7 +88,7 @@ impl Ledger<'_> {
     }
 
     /// What waits or is parked by one drainer.
-    async fn starts(&self, drainer: &str) -> Vec<ParkedStart> {
+    pub(super) async fn starts(&self, drainer: &str) -> Vec<ParkedStart> {
         let starts: Vec<ParkedStart> = self.store.control().all(&keys::parked(TENANT)).await.unwrap();
         starts.into_iter().filter(|start| &*start.drainer_id == drainer).collect()
     }
@@ -119,6 +123,8 @@ impl Ledger<'_> {
                         let behind = other.subscription_id == subscribed.id
                             && other.entity_id == event.entity_id
                             && other.epoch == epochs.of(sk)
+                            // What is not wanted any more leaves with those that have their turn.
+                            && subscribed.has_always_wanted(&self.events[&other.event_place])
                             && other.event_place != *sk;
                         let before = match own {
                             // In one block by their places there; a late arrival has joined at the end.
@@ -172,7 +178,7 @@ impl Ledger<'_> {
         let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
         let mut wanted = self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer);
         wanted
-            .find(|subscribed| subscribed.matches(event) && !settled.contains_key(subscribed.id.as_str()))
+            .find(|subscribed| subscribed.owes(sk, event) && !settled.contains_key(subscribed.id.as_str()))
             .map(|subscribed| format!("{} of {sk} by {drainer}", subscribed.id))
     }
 
@@ -199,6 +205,7 @@ impl Ledger<'_> {
             if now.cursor != before.cursor && now.rewinds == before.rewinds {
                 self.check_passed(drainer, &now, &before.cursor).await;
             }
+            self.note_fence(drainer, &now).await;
             if before.owner.is_some() && now.owner.is_none() {
                 self.check_promise(drainer, &now).await;
             }
@@ -214,7 +221,7 @@ impl Ledger<'_> {
             }
             let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
             for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
-                if subscribed.matches(&self.events[sk]) {
+                if subscribed.owes(sk, &self.events[sk]) {
                     let state = settled.get(subscribed.id.as_str()).map(String::as_str);
                     assert!(
                         matches!(state, Some("done" | "parked" | "blocked" | "dropped")),
@@ -267,6 +274,10 @@ pub(super) async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>)
         // An operator that dies may leave a mark: it expires.
         let of_block = pk.starts_with("BLOCK") && !sk.starts_with("ASKED#");
         assert!(!of_block, "something is left of a block: {pk} {sk}");
+        if pk.starts_with("PARKED#") {
+            let start: ParkedStart = read(row.clone()).unwrap();
+            assert_eq!(start.state, ParkedState::Parked, "nothing tries it any more: {start:?}");
+        }
         if let Some(rest) = sk.strip_prefix("START#") {
             let subscription = rest.rsplit('#').next().unwrap().to_owned();
             let event = pk.rsplit('#').next().unwrap().to_owned();
@@ -290,16 +301,20 @@ pub(super) async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>)
     for subscribed in &ledger.subscribed {
         let record = ledger.record(subscribed.drainer).await;
         for (sk, event) in &ledger.events {
-            if subscribed.matches(event) {
+            let wanted = subscribed.had.iter().any(|filter| subscribed.wants.takes(*filter, event));
+            if subscribed.owes(sk, event) || !wanted {
                 let settled = ledger.settled(subscribed.drainer, sk, record.epochs.of(sk)).await;
                 let state = settled.get(subscribed.id.as_str()).map(String::as_str);
                 let dropped = ledger.dropped.contains(&(subscribed.id.to_string(), sk.clone()));
                 let fits = match state {
+                    state if !wanted => state.is_none(),
                     Some("done") => {
                         !subscribed.fails(event) && (subscribed.wants != Wants::Later || ledger.registered)
                     }
                     // A type that came after the attempts were over is not what parks any more.
-                    Some("parked") => subscribed.fails(event) || subscribed.wants == Wants::Later,
+                    Some("parked") => {
+                        subscribed.fails(event) || (subscribed.wants == Wants::Later && !subscribed.halts)
+                    }
                     Some("dropped") => dropped,
                     _ => false,
                 };
