@@ -190,8 +190,8 @@ impl<'s> History<'s> {
             if quiet > 1 {
                 let runner = &self.processes[0].runner;
                 let dispatch = &self.processes[0].dispatch;
-                let (plan, acknowledged) = (&self.plan, &self.acknowledged);
-                let rest = Rest { store: self.store, dispatch, runner, plan, acknowledged };
+                let (plan, acknowledged, book) = (&self.plan, &self.acknowledged, &self.book);
+                let rest = Rest { store: self.store, dispatch, runner, plan, acknowledged, book };
                 rest.check(&mut self.watch).await;
                 if self.watch.runs.values().all(|known| known.has_ended()) {
                     return;
@@ -265,6 +265,9 @@ impl<'s> History<'s> {
             }
         }
         self.watch.check_begun(self.steps, &self.book.take(), self.simulation.now());
+        for asked in self.book.take_asked() {
+            self.plan.send(&asked.event, asked.matching, &mut self.random);
+        }
     }
 
     /// Why this is not the end, if it is not.

@@ -134,7 +134,8 @@ impl History<'_> {
         let told = self.told.clone();
         if send.old {
             let clock = self.simulation.clock(self.processes[which].skew_ms);
-            return self.send_as_before(number, &send, began, clock());
+            let timestamp = *self.plan.sends[number].old_time.get_or_insert_with(|| clock());
+            return self.send_as_before(number, &send, began, timestamp);
         }
         self.spawn("send", async move {
             // A sender has an id for its event, or a key under which the event gets one.

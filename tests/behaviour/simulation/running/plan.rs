@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use ledgerline_dispatch::{Dispatch, NewSubscription, NewWorkflowType};
-use ledgerline_event::{Admitted, HookState, RunState, WaitFor};
+use ledgerline_event::{Admitted, HookState, Millis, RunState, WaitFor};
 use serde_json::{Value, json};
 
 use super::{
@@ -49,13 +49,16 @@ pub(super) struct Sending {
     pub(super) old: bool,
     /// The step in which the first sender began.
     pub(super) began: Option<u64>,
+    /// The time that the first sender of the version before has written down: those that resume it keep it.
+    pub(super) old_time: Option<Millis>,
 }
 
 impl Plan {
     pub(super) fn make(random: &mut Rng) -> Self {
         let with_tasks = random.u8(..4) == 0;
         let with_subscriptions = random.u8(..4) == 0;
-        let mut author = Author { random: random.fork(), names: 0, with_tasks };
+        let is_crowd = random.u8(..3) == 0;
+        let mut author = Author { random: random.fork(), names: 0, with_tasks, is_crowd };
         let mut wanted = BTreeMap::new();
         for n in 0..random.usize(1..4) {
             let (workflow, input) = match random.u8(..24) {
@@ -89,9 +92,9 @@ impl Plan {
             with_old_senders: random.u8(..4) == 0,
             orders,
         };
-        for _ in 0..random.usize(..9) {
-            let event = EVENTS[random.usize(..EVENTS.len())];
-            let matching = matched(random);
+        for _ in 0..if is_crowd { random.usize(6..14) } else { random.usize(..9) } {
+            let event = if is_crowd { EVENTS[0] } else { EVENTS[random.usize(..EVENTS.len())] };
+            let matching = if is_crowd { json!({ "to": 0 }) } else { matched(random) };
             plan.send(event, matching, random);
             if plan.with_old_senders && random.bool() {
                 let number = plan.sends.len() - 1;
@@ -130,7 +133,7 @@ impl Plan {
         (runs, self.orders.len() - runs)
     }
 
-    fn send(&mut self, event: &str, matching: Value, random: &mut Rng) {
+    pub(super) fn send(&mut self, event: &str, matching: Value, random: &mut Rng) {
         // Ids that are drawn afresh make a history less of a repetition, so there are few.
         let event_id = (random.u8(..8) > 0).then(|| format!("evnt-{}", self.sends.len()));
         self.sends.push(Sending {
@@ -140,6 +143,7 @@ impl Plan {
             sent: false,
             old: false,
             began: None,
+            old_time: None,
         });
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ledgerline_dispatch::{Dispatch, RunMessage, SentEventView};
-use ledgerline_event::{Event, RunState, WaitFor, WaitOutcome, contain::contains};
+use ledgerline_event::{Event, HookState, RunState, WaitFor, WaitOutcome, contain::contains};
 use ledgerline_workflow::{Runner, Visited};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
     TENANT,
     plan::{OLD, Plan},
     rows::Rows,
-    script::EVENTS,
+    script::{ASKED, Book, EVENTS},
     watch::{Known, Watch},
 };
 use crate::{
@@ -34,6 +34,7 @@ pub(super) struct Rest<'a> {
     pub(super) runner: &'a Runner,
     pub(super) plan: &'a Plan,
     pub(super) acknowledged: &'a Acknowledged,
+    pub(super) book: &'a Book,
 }
 
 impl Rest<'_> {
@@ -56,6 +57,7 @@ impl Rest<'_> {
         for known in watch.runs.values() {
             self.check_run(known).await;
             self.check_waits(known, &sent);
+            self.check_hooks(known);
             for payload in known.payloads() {
                 *payloads.entry(payload).or_default() += 1;
             }
@@ -116,9 +118,10 @@ impl Rest<'_> {
             let matches = |sent: &SentEventView| {
                 sent.event.event_name == *event_name && contains(&sent.event.match_criteria, match_criteria)
             };
-            // Its place may lie after `since` though its time does not.
+            // Its place may lie after `since` though its time does not; that of an answer does.
+            let is_answer = match_criteria.get(ASKED).is_some();
             let fits = |sent: &SentEventView| {
-                matches(sent) && since.is_none_or(|since| since <= sent.event.timestamp)
+                matches(sent) && (is_answer || since.is_none_or(|since| since <= sent.event.timestamp))
             };
             if let Some(event_id) = &wait.event_id {
                 let event = sent.iter().find(|sent| sent.event.event_id == *event_id);
@@ -135,6 +138,17 @@ impl Rest<'_> {
                 .iter()
                 .filter(|sent| fits(sent) && !had.contains(&sent.event.event_id.as_str()))
                 .collect();
+            if wait.outcome.is_none() && !known.has_ended() && !known.is_external() {
+                let unread = sent.iter().map(|sent| (sent, json!(sent.event.event_id)));
+                let unread = unread.filter(|(_, event_id)| !self.book.has_read(run_id, event_id));
+                for (unread, event_id) in unread.filter(|(sent, _)| fits(sent)) {
+                    let had = had.contains(&unread.event.event_id.as_str());
+                    assert!(
+                        !had,
+                        "{run_id} waits for {event_name} {match_criteria}, and has {event_id} unread"
+                    );
+                }
+            }
             match wait.outcome {
                 None => assert!(
                     unseen.is_empty() || known.has_ended(),
@@ -155,6 +169,33 @@ impl Rest<'_> {
                     }
                 }
                 Some(_) => {}
+            }
+        }
+    }
+
+    /// A hook has what an earlier one of the same token has left unread.
+    fn check_hooks(&self, known: &Known) {
+        let run_id = &known.run_id;
+        let events = || known.entries.iter().flat_map(|entry| &entry.events);
+        let received = |event: &&ledgerline_event::LogEvent| event.event_data.contains_key("payload");
+        for hook in known.history.active_hooks().filter(|_| !known.is_external()) {
+            let before = known.history.hooks().iter().take_while(|before| before.hook_id != hook.hook_id);
+            let before =
+                before.filter(|before| before.token == hook.token && before.state == HookState::Disposed);
+            for before in before {
+                let left = events().filter(received).filter(|event| event.correlation_id == before.hook_id);
+                for left in left {
+                    let payload = &left.event_data["payload"];
+                    let handed_over = events().filter(received).any(|event| {
+                        event.event_data["payload"] == *payload
+                            && event.event_data.get("handedOverFrom").and_then(Value::as_str)
+                                == Some(before.hook_id.as_str())
+                    });
+                    assert!(
+                        handed_over || self.book.has_read(run_id, payload),
+                        "payload {payload} of {run_id} is left with a hook that is no more"
+                    );
+                }
             }
         }
     }
