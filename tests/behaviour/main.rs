@@ -45,6 +45,7 @@ mod runs_api;
 mod runs_bad_input;
 mod runs_cli;
 mod sample_event;
+mod senders_and_readers;
 mod shift;
 mod simulation;
 mod storms;
