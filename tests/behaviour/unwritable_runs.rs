@@ -49,7 +49,7 @@ fn side_by_side(steps: usize, result: Value, executed: &Executed) -> Workflows {
 async fn steps_with_large_results_are_executed_once_whatever_characters_they_have() {
     for (steps, result) in [
         (8, json!("\"".repeat(48_000))),
-        (8, json!("\u{1}".repeat(8_000))),
+        (12, json!("\u{1}".repeat(8_000))),
         (12, json!({ "rows": vec!["\\\"\n"; 4_000] })),
         (2, json!("ä".repeat(200_000))),
     ] {
@@ -103,9 +103,9 @@ async fn a_run_that_cannot_be_written_fails_with_the_reason_and_its_messages_do_
             assert!(reason.contains("ValidationException"), "{reason}");
             pauses.push(record().await.alarm_at().unwrap().get() - ledger.now().get());
         }
-        // The sweep comes often, and finds that a message is on its way.
-        ledger.dispatch.sweep_runs().await.unwrap();
+        // The sweep comes often, also just before the next visit, and finds that a message is on its way.
         ledger.advance(5_000);
+        ledger.dispatch.sweep_runs().await.unwrap();
         assert!(
             ledger.now().get() < crate::ledger::BEGIN + 3_600_000,
             "it goes on and on: {:?}",
@@ -120,6 +120,73 @@ async fn a_run_that_cannot_be_written_fails_with_the_reason_and_its_messages_do_
     assert!(run.error.unwrap().contains("ValidationException"));
     ledger.assert_told(&run_id).await;
     assert!(ledger.run_all(&runner).await.is_empty(), "nothing is left in the queue");
+}
+
+#[tokio::test]
+async fn an_outage_of_the_bus_ends_no_run_however_long_it_lasts() {
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let hook: Hook = Arc::new(move |call, moment| {
+        let is_told = moment == Moment::Before && call.operation == "PutEvents";
+        let fails = is_down.load(Ordering::SeqCst) && is_told;
+        Box::pin(async move {
+            match fails {
+                true => Verdict::Fail { status: 503, code: "ServiceUnavailable".into() },
+                false => Verdict::Proceed,
+            }
+        })
+    });
+    let ledger = Ledger::on_one_clock(Some(hook)).await;
+    let code = |ctx: Ctx, _: Value| async move { Ok::<_, Error>(ctx.wait_for_event("go").await?.data) };
+    let runner = ledger.runner(Workflows::new().register("waits", "1", code));
+    let run_id = ledger.start_run("waits", Value::Null).await;
+    down.store(true, Ordering::SeqCst);
+    for _ in 0..12 {
+        let visited = ledger.run_all(&runner).await;
+        assert!(matches!(visited[..], [Visited::Failed(_)]), "{visited:?}");
+        ledger.advance(300_000);
+    }
+    down.store(false, Ordering::SeqCst);
+    ledger.run_all(&runner).await;
+    let event = serde_json::from_value(json!({ "event": "go", "data": 1 })).unwrap();
+    ledger.dispatch.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
+    assert_eq!(ledger.run_all(&runner).await, [Visited::Ended]);
+    assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(1)));
+}
+
+#[tokio::test]
+async fn a_failed_visit_sends_no_message_while_one_for_a_timer_is_on_its_way() {
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let hook: Hook = Arc::new(move |call, moment| {
+        let is_told = moment == Moment::Before && call.operation == "PutEvents";
+        let is_of_run = String::from_utf8_lossy(&call.body).contains("wait_completed");
+        let fails = is_down.load(Ordering::SeqCst) && is_told && is_of_run;
+        Box::pin(async move {
+            match fails {
+                true => Verdict::Fail { status: 503, code: "ServiceUnavailable".into() },
+                false => Verdict::Proceed,
+            }
+        })
+    });
+    let ledger = Ledger::on_one_clock(Some(hook)).await;
+    let code = |ctx: Ctx, _: Value| async move {
+        let event = ctx.wait_for_event("go");
+        let (event, slept) = futures::join!(event, ctx.sleep(std::time::Duration::from_secs(4)));
+        event.and(slept)
+    };
+    let runner = ledger.runner(Workflows::new().register("both", "1", code));
+    let run_id = ledger.start_run("both", Value::Null).await;
+    assert_eq!(ledger.run_all(&runner).await, [Visited::Suspended]);
+    down.store(true, Ordering::SeqCst);
+    let event = serde_json::from_value(json!({ "event": "go" })).unwrap();
+    ledger.dispatch.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
+    let visited = ledger.run_all(&runner).await;
+    assert!(matches!(visited[..], [Visited::Failed(_)]), "{visited:?}");
+    down.store(false, Ordering::SeqCst);
+    ledger.advance(10_000);
+    assert_eq!(ledger.run_all(&runner).await, [Visited::Ended], "one message, that of the timer");
+    assert_eq!(ledger.run_state(&run_id).await, RunState::Completed);
 }
 
 #[tokio::test]
