@@ -45,6 +45,10 @@ pub(crate) fn text(value: &str) -> AttributeValue {
     AttributeValue::S(value.to_owned())
 }
 
+pub(crate) fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
 /// Local mode in a folder of its own.
 pub(crate) struct World {
     pub(crate) local: Local,

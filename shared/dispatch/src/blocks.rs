@@ -121,11 +121,10 @@ impl<'a> Blocks<'a> {
 
     /// Takes up the event that the version before stands before: it says so by nothing but its id.
     pub(crate) async fn take_up(&self, record: &DrainRecord) -> Result<(), Hindered> {
-        let Some(halted) = record.halted_on_event_id.as_ref().filter(|_| record.stood_before.is_empty())
-        else {
-            return Ok(());
-        };
-        if self.open().values().any(|block| block.head.event_id == *halted) {
+        let Some(halted) = &record.halted_on_event_id else { return Ok(()) };
+        let is_known = record.stood_before.iter().any(|place| place.ends_with(&format!("#{halted}")))
+            || self.open().values().any(|block| block.head.event_id == *halted);
+        if is_known {
             return Ok(());
         }
         match self.dispatch.timeline.find(&self.tenant, halted).await? {

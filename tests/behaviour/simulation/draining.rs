@@ -2,11 +2,12 @@
 //! started once per epoch, or parked, for every subscription that wants it.
 //!
 //! A history has some subscriptions, which may change, events that come late, twice and out of order, drainers and
-//! sweeps of several processes with clocks of their own, and rewinds. After some time the trouble ends;
+//! sweeps of several processes with clocks of their own, some of the version before, and rewinds. After some time the trouble ends;
 //! then marks, rounds and redeliveries alone must bring everything to rest.
 
 mod changes;
 mod checks;
+mod old_drainer;
 
 use std::{
     cell::RefCell,
@@ -25,6 +26,7 @@ use serde_json::json;
 use self::{
     changes::{Change, Filter, Standing},
     checks::{Ledger, check_rest},
+    old_drainer::OldDrainer,
 };
 use super::{BEGINNING, Faults, Simulation, Store, histories};
 use crate::world::{admitted, at, event, name};
@@ -210,7 +212,9 @@ async fn history(store: &Store, seed: u64) {
         by_hand: BTreeSet::new(),
         registered: false,
         operators: random.bool(),
+        old_drainers: random.u8(..4) == 0,
     };
+    ledger.ordered &= !ledger.old_drainers;
     // A drain that stands before an event for ever does not come to rest.
     let registers = (halts || random.u8(..4) != 0).then(|| random.u64(1..TROUBLE_ENDS + 20));
     if storm {
@@ -273,6 +277,11 @@ async fn history(store: &Store, seed: u64) {
             let told = told.clone();
             let drainer = DRAINERS[usize::from(random.u8(..4) == 0)];
             match random.u8(..20) {
+                0..8 if ledger.old_drainers => {
+                    let old = OldDrainer::new(store, dispatch, simulation.clock(processes[which].1));
+                    // What it leaves undone, its mark brings to the others.
+                    simulation.spawn(actor, async move { drop(old.drain(drainer).await) });
+                }
                 0..15 => {
                     let promised: BTreeSet<String> = ledger.acknowledged.clone();
                     simulation.spawn(actor, async move {

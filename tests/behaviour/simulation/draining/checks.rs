@@ -40,6 +40,8 @@ pub(super) struct Ledger<'s> {
     pub(super) registered: bool,
     /// Whether operators retry and drop. Their visits have a deadline: one that is out of time leaves a mark.
     pub(super) operators: bool,
+    /// Whether drainers of the version before take part. They leave a mark instead of looking again.
+    pub(super) old_drainers: bool,
 }
 
 impl Ledger<'_> {
@@ -245,7 +247,7 @@ impl Ledger<'_> {
     async fn check_promise(&mut self, drainer: &'static str, record: &DrainRecord) {
         let promised = self.promised.remove(drainer).unwrap_or_default();
         // Whoever met trouble, or an event that does not start, has left a mark instead.
-        if record.last_error.is_some() || self.operators {
+        if record.last_error.is_some() || self.operators || self.old_drainers {
             return;
         }
         for sk in promised {
