@@ -13,19 +13,31 @@ use ledgerline_dispatch::EventSubmission;
 use ledgerline_embedded::{Hook, Moment, Verdict};
 use ledgerline_event::{Millis, RunState};
 use ledgerline_ledger::{Emitter, control::keys};
-use ledgerline_workflow::{Ctx, Error, Visited, Workflows, all};
+use ledgerline_workflow::{Ctx, Error, Visited, Workflows, all, first};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::{ledger::Ledger, runner::TENANT, world::name};
+use crate::{
+    ledger::Ledger,
+    previous_version::{OldEvent, OldSender},
+    runner::TENANT,
+    world::name,
+};
 
 const HOUR_MS: u64 = 3_600_000;
 /// Far longer than any request takes to come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Requests that are held until the test lets them go.
+/// Requests, or their answers, that are held until the test lets them go.
 #[derive(Clone, Default)]
-struct Gates(Arc<Mutex<Vec<(&'static str, Vec<&'static str>, Arc<Gate>)>>>);
+struct Gates(Arc<Mutex<Vec<Held>>>);
+
+struct Held {
+    moment: Moment,
+    operation: &'static str,
+    words: Vec<&'static str>,
+    gate: Arc<Gate>,
+}
 
 #[derive(Default)]
 struct Gate {
@@ -39,12 +51,12 @@ impl Gates {
         Arc::new(move |call, moment| {
             let body = String::from_utf8_lossy(&call.body).into_owned();
             let mut gates = gates.0.lock().unwrap();
-            let is_it = |(operation, words, _): &(&str, Vec<&str>, Arc<Gate>)| {
-                moment == Moment::Before
-                    && call.operation == *operation
-                    && words.iter().all(|word| body.contains(word))
+            let is_it = |held: &Held| {
+                moment == held.moment
+                    && call.operation == held.operation
+                    && held.words.iter().all(|word| body.contains(word))
             };
-            let gate = gates.iter().position(is_it).map(|position| gates.remove(position).2);
+            let gate = gates.iter().position(is_it).map(|position| gates.remove(position).gate);
             Box::pin(async move {
                 if let Some(gate) = gate {
                     gate.reached.notify_one();
@@ -57,8 +69,18 @@ impl Gates {
 
     /// Holds the next request of this kind that has all of the words.
     fn hold(&self, operation: &'static str, words: &[&'static str]) -> Arc<Gate> {
+        self.hold_at(Moment::Before, operation, words)
+    }
+
+    /// Holds the answer to it.
+    fn hold_answer(&self, operation: &'static str, words: &[&'static str]) -> Arc<Gate> {
+        self.hold_at(Moment::After { status: 200 }, operation, words)
+    }
+
+    fn hold_at(&self, moment: Moment, operation: &'static str, words: &[&'static str]) -> Arc<Gate> {
         let gate = Arc::new(Gate::default());
-        self.0.lock().unwrap().push((operation, words.to_vec(), gate.clone()));
+        let held = Held { moment, operation, words: words.to_vec(), gate: gate.clone() };
+        self.0.lock().unwrap().push(held);
         gate
     }
 }
@@ -150,6 +172,82 @@ async fn an_event_that_is_taken_before_it_is_accepted_hides_none_that_has_an_ear
     };
     let (run_id, ()) = tokio::join!(visits, second);
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(["evnt-b", "evnt-a"])));
+}
+
+#[tokio::test]
+async fn an_event_that_is_accepted_while_a_run_looks_is_taken() {
+    let gates = Gates::default();
+    let ledger = settled(gates.hook()).await;
+    let (emitter, wall) = (ledger.emitter(TENANT), json!({ "clock": "wall" }));
+    let runner = ledger.runner(two_ticks());
+    let run_id = ledger.start_run("ticks", Value::Null).await;
+    let rows = gates.hold_answer("Query", &["SENT#", "#tick#"]);
+    let sender = async {
+        rows.reached().await;
+        send_as(&ledger, &emitter, "evnt-a", "tick", wall.clone()).await;
+        rows.open();
+    };
+    tokio::join!(ledger.run_all(&runner), sender);
+    ledger.run_all(&runner).await;
+    ledger.advance(1);
+    send_as(&ledger, &emitter, "evnt-b", "tick", wall.clone()).await;
+    ledger.run_all(&runner).await;
+    assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(["evnt-a", "evnt-b"])));
+}
+
+/// Ids of waits have no order, so that of several runs some would take the later event first by chance.
+#[tokio::test]
+async fn of_several_waits_the_one_gets_its_event_first_whose_event_is_older_and_no_event_is_handed_over() {
+    let ledger = settled(Gates::default().hook()).await;
+    let emitter = ledger.emitter(TENANT);
+    for event in ["older", "newer"] {
+        send_as(&ledger, &emitter, event, event, json!({})).await;
+        ledger.advance(10);
+    }
+    let runner = ledger.runner(Workflows::new().register("both", "1", |ctx: Ctx, _: Value| async move {
+        let mut had = Vec::new();
+        for _ in 0..2 {
+            let waits = ["newer", "older"].map(|event| ctx.wait_for_event(event).boxed());
+            had.push(first(waits).await.1?.data);
+        }
+        Ok::<_, Error>(had)
+    }));
+    for _ in 0..10 {
+        let run_id = ledger.start_run("both", Value::Null).await;
+        ledger.run_all(&runner).await;
+        let run = ledger.run(&run_id).await.view;
+        assert_eq!(run.run.output, Some(json!(["older", "newer"])));
+        assert!(run.waits.iter().all(|wait| wait.handed_over_from.is_none()), "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_of_an_old_sender_behind_the_watermark_is_found_during_a_deployment() {
+    let ledger = Ledger::on_one_clock(None).await;
+    let runner = ledger.runner(Workflows::new().register("ticks", "1", |ctx: Ctx, _: Value| async move {
+        let wall = json!({ "clock": "wall" });
+        let first = ctx.wait_for_event("tick").matching(wall.clone()).await?.data;
+        ctx.sleep(Duration::from_secs(60)).await?;
+        let second = ctx.wait_for_event("tick").matching(wall).timeout(Duration::from_secs(60));
+        Ok::<_, Error>([first, second.await?.data])
+    }));
+    send_as(&ledger, &ledger.emitter(TENANT), "evnt-a", "tick", json!({ "clock": "wall" })).await;
+    let run_id = ledger.start_run("ticks", Value::Null).await;
+    ledger.run_all(&runner).await;
+    // The run sleeps, so the sender finds no wait; its clock is slow, and it knows no watermark.
+    let store = &ledger.store;
+    let queue = store.clients.sqs.get_queue_url().queue_name(&store.names.run_queue).send().await.unwrap();
+    let event = OldEvent {
+        tenant: TENANT.into(),
+        event_name: "tick".into(),
+        event_id: "evnt-old".into(),
+        data: json!("evnt-old"),
+        matching: json!({ "clock": "wall" }),
+        timestamp: ledger.now().minus(10_000),
+    };
+    OldSender::new(&store.clients, &store.names, queue.queue_url().unwrap()).send(&event).await.unwrap();
+    assert_eq!(ledger.finish(&runner, &run_id).await, RunState::Completed);
+    assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(["evnt-a", "evnt-old"])));
 }
 
 #[tokio::test]
