@@ -65,3 +65,40 @@ fn does_not_pass(error: &DispatchError) -> bool {
         DispatchError::Emit(EmitError::NotAccepted { .. }) | DispatchError::Alert(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline_ledger::StoreError;
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(failed: u32, rejected: u32) -> RunRecord {
+        let record = json!({
+            "runId": "run-1", "workflowName": "w", "appName": "shop", "state": "running", "createdBy": "evnt-1",
+            "createdAt": 1_767_453_739_000_u64, "context": "{}", "lastError": "no",
+            "failedVisits": failed, "rejectedVisits": rejected,
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn a_rejected_visit_counts_whether_it_appended_something_or_not() {
+        let error = DispatchError::Refused("no".into());
+        for progressed in [false, true] {
+            let trouble = Trouble::of(&error, &run(3, 2), progressed);
+            assert_eq!((trouble.failed, trouble.rejected), (4, 3));
+        }
+    }
+
+    #[test]
+    fn a_visit_that_fails_for_another_reason_begins_to_count_anew_once_it_appended_something() {
+        let error = DispatchError::Store(StoreError::unreadable("GetItem", "?".to_owned()));
+        let failed = |progressed| {
+            let trouble = Trouble::of(&error, &run(3, 2), progressed);
+            (trouble.failed, trouble.rejected, trouble.pause_ms())
+        };
+        assert_eq!(failed(false), (4, 2, 40_000));
+        assert_eq!(failed(true), (1, 2, 5_000));
+    }
+}
