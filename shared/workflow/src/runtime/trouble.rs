@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_visit_that_fails_for_another_reason_begins_to_count_anew_once_it_appended_something() {
-        let error = DispatchError::Store(StoreError::unreadable("GetItem", "?".to_owned()));
+        let down = StoreError::told("GetItem", Fault::Unavailable, "InternalServerError", "?");
+        let error = DispatchError::Store(down);
         let failed = |progressed| {
             let trouble = Trouble::of(&error, &run(3, 2), progressed);
             (trouble.failed, trouble.rejected, trouble.pause_ms())
