@@ -238,7 +238,7 @@ async fn everything_that_comes_to_a_race_is_had_once() {
         // Two to four at once, of which one is a wait at least.
         let waits = random.usize(if hooks + timers == 0 { 2 } else { 1 }..=4 - hooks - timers);
         let shape = Race { waits, hooks, timers };
-        one_race(&ledger, &runner, &mut random, number, shape).await;
+        Box::pin(one_race(&ledger, &runner, &mut random, number, shape)).await;
     }
 }
 
