@@ -265,8 +265,13 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    /// Those that run.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    /// The actors that run, and those that are gone and have requests on their way.
+    pub(crate) fn not_done(&self) -> Vec<&str> {
+        let names = self.actors.iter().map(|actor| actor.name.as_str());
+        names.filter(|name| !self.is_done(name)).collect()
+    }
+
+    fn names(&self) -> Vec<&str> {
         self.actors.iter().filter(|actor| actor.future.is_some()).map(|actor| actor.name.as_str()).collect()
     }
 

@@ -249,7 +249,7 @@ async fn history(store: &Store, seed: u64) {
             ledger.registered = true;
         }
         if changing && !calm && random.u8(..30) == 0 {
-            let what = ledger.change_one(&processes[0].0, &mut random, simulation.names()).await;
+            let what = ledger.change_one(&processes[0].0, &mut random, simulation.not_done()).await;
             simulation.note(what);
         }
         ledger.note_quiet(|actor| simulation.is_done(actor)).await;
