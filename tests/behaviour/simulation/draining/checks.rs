@@ -65,6 +65,8 @@ impl Ledger<'_> {
             }
             let state = match (start.state, &start.block) {
                 (ParkedState::Parked, _) => "parked",
+                // A drainer of the version before that has lost its lease may write over the row of a start that waits.
+                (ParkedState::Retrying, None) if self.is_member(&start).await => "blocked",
                 (ParkedState::Retrying, None) => "retrying",
                 (ParkedState::Retrying, Some(block)) => {
                     let member = keys::block_member(TENANT, drainer, block, start.place_in_block.unwrap());
@@ -87,6 +89,20 @@ impl Ledger<'_> {
             }
         }
         found
+    }
+
+    /// Whether a start waits in a block, whatever its row says.
+    async fn is_member(&self, start: &ParkedStart) -> bool {
+        let entity = (start.entity_type.as_str(), start.entity_id.as_str());
+        for of in [None, Some(entity)] {
+            let block = keys::block_name(&start.subscription_id, of);
+            let members = keys::block_members(TENANT, &start.drainer_id, &block);
+            let members: Vec<serde_json::Value> = self.store.control().all(&members).await.unwrap();
+            if members.iter().any(|member| member["startId"] == start.id) {
+                return true;
+            }
+        }
+        false
     }
 
     /// What waits or is parked by one drainer.
