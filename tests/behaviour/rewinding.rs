@@ -1,5 +1,6 @@
 //! Starting again, or not: rewinds, epochs and idempotency keys.
 
+use ledgerline_dispatch::SubscriptionChange;
 use serde_json::json;
 
 use crate::{
@@ -54,6 +55,31 @@ async fn a_rewind_starts_again_what_lies_after_the_point_and_nothing_before() {
     let stale = ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "e100", false, false).await.unwrap();
     ledger.drain("t").await;
     assert!(ledger.dispatch.rewind(&tenant, &stale).await.unwrap_err().to_string().contains("try again"));
+}
+
+#[tokio::test]
+async fn a_parked_start_that_a_rewind_has_made_cannot_be_dropped() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "reprice", "kind": "task"})).await;
+    let id = ledger
+        .subscribe(
+            "t",
+            json!({"eventTypeGlob": "price.*", "workflowType": "reprice", "inputMapper": {"q": "$.payload.lacking"}}),
+        )
+        .await;
+    ledger.save(event("t", "e1", ledger.now())).await;
+    ledger.advance(10_000);
+    assert!(ledger.drain("t").await.triggered.is_empty());
+    let tenant = name("t");
+    let change = SubscriptionChange { input_mapper: Some(None), ..SubscriptionChange::default() };
+    ledger.dispatch.change_subscription(&tenant, &id, change).await.unwrap();
+    let rewind = ledger.dispatch.plan_rewind(&tenant, "workflow_runner", "e1", true, true).await.unwrap();
+    ledger.dispatch.rewind(&tenant, &rewind).await.unwrap();
+    let [started] = &ledger.drain("t").await.triggered[..] else { panic!("one start") };
+    let parked = ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items;
+    let error = ledger.dispatch.drop_parked(&tenant, &parked[0].id).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("it was started as {}", started.started)), "{error}");
+    assert!(ledger.dispatch.parked(&tenant, true, 10, None).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]

@@ -100,9 +100,19 @@ impl Dispatch {
             }
             return Ok(parked);
         }
-        self.claim_nothing(&self.claim_of(tenant, &parked), parked.ttl).await?;
+        let claim = self.claim_of(tenant, &parked);
+        let dropped = self.claim_nothing(&claim, parked.ttl).await? || self.is_dropped(&claim).await?;
+        // Either way nothing is left to decide about it.
         self.forget(tenant, id).await?;
-        Ok(parked)
+        if dropped {
+            return Ok(parked);
+        }
+        let claim: Option<Claim> = self.control.get(&claim).await?;
+        let started = claim.and_then(|claim| claim.started).map(|started| format!(" as {started}"));
+        let started = started.unwrap_or_default();
+        Err(DispatchError::Refused(format!(
+            "it was started{started} in the meantime: there is nothing to drop"
+        )))
     }
 
     /// Has the drainer try the block that a start waits in.
