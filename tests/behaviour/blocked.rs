@@ -113,6 +113,40 @@ async fn only_the_same_entity_waits_for_a_start_that_the_queue_does_not_take() {
 }
 
 #[tokio::test]
+async fn what_follows_an_event_whose_payload_cannot_be_read_at_the_moment_waits_with_it() {
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = down.clone();
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let fails =
+            moment == Moment::Before && call.operation == "GetObject" && is_down.load(Ordering::SeqCst);
+        let verdict = match fails {
+            true => Verdict::Fail { status: 503, code: "SlowDown".into() },
+            false => Verdict::Proceed,
+        };
+        futures::future::ready(verdict).boxed()
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.register("t", json!({"workflowType": "note", "kind": "task"})).await;
+    subscribe(&ledger, "note").await;
+    let bucket = &ledger.store.names.payload_bucket;
+    let key = "events/item-1/e1-payload.json";
+    let put = ledger.store.clients.s3.put_object().bucket(bucket).key(key);
+    put.body(br#"{"id": "e1"}"#.to_vec().into()).send().await.unwrap();
+    let mut large = of(&ledger, "e1", "item-1", 0);
+    large.properties = json!({"_s3Overflow": {"bucket": bucket, "key": key}}).as_object().unwrap().clone();
+    ledger.save(large).await;
+    ledger.save(of(&ledger, "e2", "item-1", 1)).await;
+    ledger.save(of(&ledger, "e3", "item-2", 2)).await;
+    ledger.advance(10_000);
+    ledger.drain("t").await;
+    assert_eq!(queued(&ledger), ["e3"]);
+    down.store(false, Ordering::SeqCst);
+    ledger.advance(20_000);
+    ledger.drain("t").await;
+    assert_eq!(queued(&ledger), ["e1", "e2"]);
+}
+
+#[tokio::test]
 async fn an_outage_parks_nothing_and_health_says_that_something_waits() {
     let (hook, refuses) = refusing("a1");
     let ledger = Ledger::with(Some(hook)).await;
