@@ -41,7 +41,7 @@ impl Visit<'_> {
         Ok(match self.dispatch.release_run(&mut self.lease, log.sequence, how).await? {
             Released::Done => {
                 if at_once {
-                    // Not before: whoever comes must not find it held.
+                    // Not before: the runner that gets the message must not find it held.
                     self.dispatch.send_run(&self.lease.tenant, &log.run_id, 0).await?;
                 }
                 Some(Visited::Suspended)
@@ -54,7 +54,7 @@ impl Visit<'_> {
         })
     }
 
-    /// Tells the ledger the rest of a run that has ended, or that somebody else executes.
+    /// Tells the ledger the rest of a run that has ended, or that another system executes.
     pub(super) async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
         loop {
             if self.is_elsewhere {
