@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_dispatch::{DrainRecord, ParkedBecause, SubscriptionChange};
+use ledgerline_event::keys::moment;
 use ledgerline_ledger::control::keys;
 use serde_json::json;
 
@@ -115,7 +117,8 @@ async fn a_drain_that_stood_before_an_event_goes_on_when_nothing_wants_the_event
 
 #[tokio::test]
 async fn nothing_is_left_of_a_halt_whatever_happens_before_the_event_starts() {
-    for what in ["no time", "trouble", "a rewind"] {
+    for what in ["no time", "trouble", "a rewind", "the version before", "the version before, beside another"]
+    {
         let ledger = Ledger::start().await;
         let tenant = name("t");
         let halting = json!({"eventTypeGlob": "price.*", "workflowType": "later", "onFailure": "halt"});
@@ -137,6 +140,18 @@ async fn nothing_is_left_of_a_halt_whatever_happens_before_the_event_starts() {
                 // What the record of a pass says that ended before it came to the event.
                 let update = ledger.store.control().update(&keys::drain("t", "workflow_runner"));
                 let update = update.update_expression("REMOVE haltedOnEventId, halts");
+                update.send().await.unwrap();
+            }
+            // It names the event by its id and knows no places; those of the new version may be there already.
+            "the version before" | "the version before, beside another" => {
+                let update = ledger.store.control().update(&keys::drain("t", "workflow_runner"));
+                let update = match what {
+                    "the version before" => update.update_expression("REMOVE stoodBefore"),
+                    _ => update.update_expression("SET stoodBefore = :other").expression_attribute_values(
+                        ":other",
+                        AttributeValue::Ss(vec![moment(ledger.now())]),
+                    ),
+                };
                 update.send().await.unwrap();
             }
             _ => {
