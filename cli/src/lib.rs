@@ -3,9 +3,12 @@
 pub mod args;
 mod commands;
 pub mod local;
+mod log_writer;
+mod logging;
 mod output;
 mod target;
 mod times;
 pub mod worker;
 
 pub use commands::run;
+pub use logging::{flush_logs, last_words};

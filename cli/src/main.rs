@@ -11,11 +11,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Box::pin(ledgerline::run(Cli::parse())).await {
+    let ended = Box::pin(ledgerline::run(Cli::parse())).await;
+    ledgerline::flush_logs();
+    match ended {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            ledgerline::last_words(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -7,6 +7,7 @@ use std::{
 
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::HumanCount;
+use ledgerline_event::{Event, overflow};
 use serde::Serialize;
 
 /// Prints tables for people or JSON lines for scripts.
@@ -33,6 +34,11 @@ impl Output {
     /// A line on standard output.
     pub(crate) fn line(self, text: &str) -> anyhow::Result<()> {
         Ok(writeln!(io::stdout().lock(), "{text}")?)
+    }
+
+    /// A line for people beside the data, on standard error.
+    pub(crate) fn aside(self, text: &str) -> anyhow::Result<()> {
+        Ok(writeln!(io::stderr().lock(), "{text}")?)
     }
 
     /// Rows under headings, aligned; `none` is said when there are no rows.
@@ -66,6 +72,14 @@ pub(crate) fn wrong_usage(problem: &str) -> ExitCode {
 /// `1 event`, `2,007 events`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
+/// What an event says, on one line. What is missing of it is said whole: the key is needed to find it.
+pub(crate) fn properties(event: &Event, chars: usize) -> String {
+    match overflow::missing(&event.properties) {
+        Some(missing) => format!("missing: {missing}"),
+        None => shortened(&serde_json::to_string(&event.properties).unwrap_or_default(), chars),
+    }
 }
 
 /// The beginning of a long text, on one line.

@@ -249,12 +249,30 @@ def the_program_as_a_process_needs_no_more_than_its_policy(stack, slack):
     check_told(stack, tenant, run_id)
 
 
+def a_step_that_panics_is_retried_and_then_fails_its_run(stack, slack):
+    """Functions unwind: without that the whole process would die of it, again and again, and no attempt would count."""
+    tenant = "travel"
+    run_id = begin(stack, tenant, "saga", {"traveller": "ada", "to": "Atlantis"})
+    run = ended(stack, tenant, run_id, TIMER_SECONDS)
+    assert run["state"] == "failed", run
+    (step,) = run["steps"]
+    assert (step["stepName"], step["state"]) == ("book flight", "failed"), run
+    log = stack.api("GET", f"/api/runs/{run_id}/events?limit=100", tenant)["items"]
+    kinds = [event["eventType"] for event in log if event["correlationId"] == step["stepId"]]
+    assert kinds.count("step_started") == 3 and kinds.count("step_retrying") == 2, log
+    assert "panicked" in json.dumps(log) and "nothing is booked under water" in json.dumps(log), log
+    # The process lives on.
+    after = ended(stack, tenant, begin(stack, tenant, "saga", {"traveller": "ada", "to": "Turin"}))
+    assert after["state"] == "completed", after
+
+
 CHECKS = [
     the_runner_is_called_by_the_run_queue_and_by_schedule,
     an_order_waits_for_its_payment_and_is_shipped,
     an_approval_takes_an_answer_from_whoever_has_the_token,
     sleeps_of_two_seconds_end_and_nobody_waits_for_them,
     a_run_that_fails_undoes_what_it_did_and_bad_input_is_named,
+    a_step_that_panics_is_retried_and_then_fails_its_run,
     a_large_input_and_a_wide_fan_out_come_through,
     subscriptions_start_runs_and_send_them_events,
     a_run_is_driven_by_nothing_but_http,

@@ -167,6 +167,21 @@ def a_start_that_fails_halts_its_tenant_and_the_sweep_comes_back_to_it(stack, sl
     assert swept.get("Item", {}).get("visitedAt"), "no sweep has visited everybody"
 
 
+def a_filter_that_cannot_be_evaluated_is_that_events_failure(stack, slack):
+    """No CEL expression is known that panics; one that gives up takes the same way, and a panic is tested in Rust."""
+    tenant = "divider"
+    workflow_type(stack, tenant, "share")
+    subscribe(stack, tenant, "cake.cut", "share", filterExpr="event.properties.pieces / event.properties.guests > 1")
+    failing = event_now(tenant, "cake.cut", "CAKE", "c-1", {"pieces": 8, "guests": 0})
+    sound = event_now(tenant, "cake.cut", "CAKE", "c-2", {"pieces": 8, "guests": 2})
+    stack.put(failing)
+    stack.put(sound)
+    until("the task of the other event", lambda: stack.tasks_of(tenant), PROMPT_SECONDS)
+    (parked,) = until("the parked start", lambda: stack.api("GET", "/api/parked", tenant)["items"])
+    assert parked["eventId"] == id_of(failing) and "filterExpr" in parked["reason"], parked
+    assert len(stack.tasks_of(tenant)) == 1, stack.tasks_of(tenant)
+
+
 CHECKS = [
     the_dispatcher_is_woken_by_the_stream_and_by_schedule,
     an_event_on_the_bus_becomes_a_task_through_a_subscription,
@@ -175,4 +190,5 @@ CHECKS = [
     large_inputs_reach_the_worker_whole,
     more_subscriptions_than_may_start_are_parked_announced_and_can_be_retried,
     a_start_that_fails_halts_its_tenant_and_the_sweep_comes_back_to_it,
+    a_filter_that_cannot_be_evaluated_is_that_events_failure,
 ]

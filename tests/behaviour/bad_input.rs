@@ -161,3 +161,84 @@ async fn an_unknown_operation_answers_as_aws_does() {
     assert_eq!(code, "UnknownOperationException");
     world.local.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_no_record_can_have_is_the_callers_mistake() {
+    let world = World::start().await;
+    let url = &world.local.state.api_url;
+    for bytes in [600, 1_030, 2_040, 6_000] {
+        let id = "x".repeat(bytes);
+        for (method, path) in [
+            ("GET", format!("/api/tasks/{id}")),
+            ("GET", format!("/api/tasks/{id}/history")),
+            ("GET", format!("/api/jobs/{id}")),
+            ("POST", format!("/api/jobs/{id}/resume")),
+            ("GET", format!("/api/runs/{id}")),
+            ("GET", format!("/api/runs/{id}/events")),
+            ("POST", format!("/api/runs/{id}/cancel")),
+            ("GET", format!("/api/subscriptions/{id}")),
+            ("DELETE", format!("/api/workflows/{id}")),
+            ("GET", format!("/api/parked/{id}")),
+            ("POST", format!("/api/hooks/{id}")),
+        ] {
+            let request = world.http.request(method.parse().unwrap(), format!("{url}{path}"));
+            let (status, problem) = world.answer(request.bearer_auth(&world.local.state.api_key)).await;
+            assert_eq!(status, 404, "{method} {path:.30} of {bytes} bytes: {problem}");
+        }
+    }
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_queues_do_not_carry_is_refused_before_anything_is_made() {
+    let world = World::start().await;
+    for character in ["\u{fffe}", "\u{ffff}"] {
+        let id = format!("r{character}");
+        for (path, body) in [
+            ("/api/runs", json!({"workflow": "w", "runId": id})),
+            ("/api/tasks", json!({"name": "t", "requestId": id})),
+            ("/api/jobs", json!({"jobId": id, "tasks": [{"taskId": "a", "name": "t"}]})),
+            ("/api/jobs", json!({"tasks": [{"taskId": id, "name": "t"}]})),
+            ("/api/events/record", json!({"eventType": "x", "entityType": "T", "entityId": id})),
+        ] {
+            let (status, problem) = world.post(path, body.to_string()).await;
+            assert_eq!(status, 400, "{path} {body}: {problem}");
+        }
+    }
+    // What is no name may have them: it is escaped on its way.
+    let task = json!({"name": "t", "requestId": "carried", "input": {"text": "\u{fffe}\u{ffff}"}});
+    assert_eq!(world.post("/api/tasks", task.to_string()).await.0, 202);
+    let queues = world.local.embedded.queues();
+    let how = ledgerline_embedded::Receive { max: 1, wait: None, visibility_seconds: None };
+    let message = crate::world::until("the task is sent", || async {
+        queues.receive_now(&world.local.names.task_queue, &how).unwrap().pop()
+    })
+    .await;
+    let body: Value = serde_json::from_str(&message.body).unwrap();
+    assert!(body.to_string().contains('\u{fffe}'), "{body}");
+    assert!(world.local.dispatch.sweep_runs().await.is_ok());
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_megabytes_are_refused_with_an_answer_on_every_route() {
+    let world = World::start().await;
+    let url = &world.local.state.api_url;
+    let body = vec![b'x'; 20_000_000];
+    for (path, key, expected) in [
+        ("/api/events/record", true, 413),
+        ("/api/tasks", true, 413),
+        ("/api/hooks/nobody", false, 413),
+        ("/api/tasks", false, 401),
+        ("/api/nothing", true, 404),
+    ] {
+        let mut request = world.http.post(format!("{url}{path}")).body(body.clone());
+        if key {
+            request = request.bearer_auth(&world.local.state.api_key);
+        }
+        let (status, problem) = world.answer(request).await;
+        assert_eq!(status, expected, "{path}: {problem}");
+    }
+    assert_eq!(world.get("/api/health").await.1["status"], "ok");
+    world.local.stop().await;
+}

@@ -131,7 +131,7 @@ async fn what_follows_an_event_whose_payload_cannot_be_read_at_the_moment_waits_
     let bucket = &ledger.store.names.payload_bucket;
     let key = "events/item-1/e1-payload.json";
     let put = ledger.store.clients.s3.put_object().bucket(bucket).key(key);
-    put.body(br#"{"id": "e1"}"#.to_vec().into()).send().await.unwrap();
+    put.metadata("tenant", "t").body(br#"{"id": "e1"}"#.to_vec().into()).send().await.unwrap();
     let mut large = of(&ledger, "e1", "item-1", 0);
     large.properties = json!({"_s3Overflow": {"bucket": bucket, "key": key}}).as_object().unwrap().clone();
     ledger.save(large).await;

@@ -7,7 +7,10 @@ use ledgerline_ledger::{Emitter, EventQuery};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::world::{World, name};
+use crate::{
+    command_line::{ledgerline, out},
+    world::{World, name},
+};
 
 const LARGE: usize = 300_000;
 
@@ -112,7 +115,10 @@ async fn a_marker_of_a_senders_own_opens_nothing() {
     forged.properties = marker.as_object().unwrap().clone();
     world.put_events(&[crate::world::detail(&forged)]).await;
     let (_, event) = travelled(&world).await;
-    assert_eq!(Value::Object(event.properties), marker, "left as it is");
+    let mut left = Value::Object(event.properties);
+    let missing = left["_s3Overflow"].as_object_mut().unwrap().remove("missing").unwrap();
+    assert_eq!(left, marker, "nothing is read");
+    assert_eq!(missing, "the overflow marker points to what is not this event's own");
     world.local.stop().await;
 }
 
@@ -130,7 +136,7 @@ async fn a_payload_once_written_is_never_replaced_and_never_mistaken_for_another
     let (_, event) = travelled(&world).await;
     assert_eq!(event.properties["output"].as_str().unwrap().as_bytes()[0], b'a');
 
-    // Somebody with access to the bucket replaces it: readers notice.
+    // A writer with access to the bucket replaces it: readers notice.
     let s3 = &world.clients().s3;
     let put = s3.put_object().bucket("ledgerline-local-payloads").key("events/1/e-1-payload.json");
     put.body(br#"{"output":"forged"}"#.to_vec().into()).send().await.unwrap();
@@ -163,5 +169,85 @@ async fn a_list_of_large_events_comes_in_several_pages() {
     }
     assert_eq!(found, 12);
     assert!(pages > 1, "12 events of 900 KB do not fit one answer of a Lambda function");
+    world.local.stop().await;
+}
+
+/// What another tenant's event with the same ids would have to be shown.
+async fn forged(world: &World, properties: Value) -> Value {
+    let mut forged = crate::world::event("thief", "e-1", crate::world::at(1_767_453_739_640));
+    forged.entity_id = name("1");
+    forged.properties = properties.as_object().unwrap().clone();
+    world.put_events(&[crate::world::detail(&forged)]).await;
+    let tenant = name("thief");
+    let event = crate::world::until("the event is saved", || async {
+        world.reader().all(&EventQuery::new(&tenant, Scope::Tenant)).await.unwrap().pop()
+    })
+    .await;
+    Value::Object(event.properties)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_without_a_hash_opens_no_payload_of_another_tenant_with_the_same_ids() {
+    let world = World::start().await;
+    let secret = json!({"output": "secret ".repeat(LARGE / 7)});
+    let draft = emitter(&world).event("x").entity("T", "1").event_id(name("e-1")).properties(secret.clone());
+    draft.at(crate::world::at(1_767_453_739_640)).emit().await.unwrap();
+    let (_, event) = travelled(&world).await;
+    assert_eq!(Value::Object(event.properties), secret, "its own tenant reads it");
+
+    let bare = json!({"bucket": "ledgerline-local-payloads", "key": "events/1/e-1-payload.json"});
+    let seen = forged(&world, json!({ "_s3Overflow": bare })).await;
+    assert!(!seen.to_string().contains("secret"), "{seen}");
+    assert!(seen["_s3Overflow"]["missing"].as_str().unwrap().contains("no hash"), "{seen}");
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_without_a_hash_is_followed_if_the_object_names_the_tenant() {
+    let world = World::start().await;
+    let bucket = "ledgerline-local-payloads";
+    let put = world.clients().s3.put_object().bucket(bucket).key("events/1/e-1-payload.json");
+    put.metadata("tenant", "thief").body(br#"{"output":1}"#.to_vec().into()).send().await.unwrap();
+    let bare = json!({"bucket": bucket, "key": "events/1/e-1-payload.json"});
+    assert_eq!(forged(&world, json!({ "_s3Overflow": bare, "a": 2 })).await, json!({"a": 2, "output": 1}));
+    world.local.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_is_gone_is_shown_as_missing_with_its_key() {
+    let world = World::start().await;
+    let completed = TaskCompleted {
+        request_id: "req-1".into(),
+        job_id: None,
+        output: json!("x".repeat(LARGE)),
+        duration_ms: 1,
+        exit_code: 0,
+        usage: None,
+    };
+    let id = emitter(&world).catalogued("req-1", completed).emit().await.unwrap();
+    world.rows_at_least(1).await;
+    let key = format!("events/req-1/{id}-payload.json");
+    let s3 = &world.clients().s3;
+    s3.delete_object().bucket("ledgerline-local-payloads").key(&key).send().await.unwrap();
+    let path = "/api/events/recent?entityType=TASK&entityId=req-1";
+    let (_, answer) = world.get(path).await;
+    let marker = &answer["items"][0]["properties"]["_s3Overflow"];
+    assert_eq!(
+        (&marker["missing"], &marker["key"]),
+        (&json!("the overflow payload is not in the bucket"), &json!(key))
+    );
+    let shown = crate::world::until("the task is folded", || async {
+        let (status, answer) = world.get("/api/tasks/req-1").await;
+        (status == 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(shown["output"]["_s3Overflow"]["key"], json!(key));
+    for command in [&["events"][..], &["task", "req-1"], &["task", "req-1", "--history"]] {
+        let text = out(&ledgerline(world.folder.path(), command));
+        assert!(
+            text.contains("missing: the overflow payload is not in the bucket") && text.contains(&key),
+            "{text}"
+        );
+    }
     world.local.stop().await;
 }

@@ -57,6 +57,20 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("text, not {value:?}"))
 }
 
+/// cargo-lambda adds `panic = "abort"` to a release profile that does not say how to panic, and every `catch_unwind` is
+/// dead then.
+#[test]
+fn functions_unwind_when_they_panic() {
+    let manifest = std::fs::read_to_string(format!("{ROOT}/Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let profiles = manifest["profile"].as_table().unwrap();
+    assert_eq!(profiles["release"]["panic"].as_str(), Some("unwind"));
+    for (name, profile) in profiles {
+        let panic = profile.get("panic").and_then(|panic| panic.as_str());
+        assert!(panic.is_none_or(|panic| panic == "unwind"), "profile {name}");
+    }
+}
+
 #[test]
 fn the_events_table_has_the_same_keys_and_indexes() {
     let template = template();

@@ -65,7 +65,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let mut options = LocalOptions::new(folder.path());
         change(&mut options);
-        let local = Local::start(options).await.unwrap();
+        let local = Box::pin(Local::start(options)).await.unwrap();
         Self { local, folder, http: reqwest::Client::new() }
     }
 

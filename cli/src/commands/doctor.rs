@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use aws_sdk_sqs::types::QueueAttributeName;
+use ledgerline_dispatch::Note;
 use ledgerline_ledger::StoreError;
 use serde::Serialize;
 
@@ -21,14 +22,16 @@ struct Check {
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
-    /// Works, but somebody should know.
+    /// Works, and an operator should know.
     Note,
+    /// Works, and waits for an operator.
+    Attention,
     Missing,
 }
 
 pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitCode> {
     let names = &target.names;
-    let checks = [
+    let mut checks = vec![
         table(target, "events table", &names.events_table, 7).await,
         table(target, "control table", &names.control_table, 2).await,
         bus(target).await,
@@ -40,6 +43,7 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
         bucket(target).await,
         webhook(target).await,
     ];
+    checks.extend(attention(target).await);
     let missing = checks.iter().filter(|check| check.state == State::Missing).count();
     if output.is_json() {
         checks.iter().try_for_each(|check| output.json_line(check))?;
@@ -49,12 +53,16 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
             let state = match check.state {
                 State::Ok => "ok",
                 State::Note => "note",
+                State::Attention => "ATTENTION",
                 State::Missing => "MISSING",
             };
             vec![state.into(), check.part.into(), check.name.clone(), check.detail.clone()]
         });
         output.table(&["state", "part", "name", "detail"], rows.collect(), "")?;
         match missing {
+            0 if checks.iter().any(|check| check.state == State::Attention) => {
+                output.line("\nEverything that is needed is there. What needs attention is above.")?;
+            }
             0 => output.line("\nEverything that is needed is there.")?,
             count => output.line(&format!(
                 "\n{count} of {} parts are missing. Local mode: is `ledgerline local` running? AWS: are region and credentials \
@@ -64,6 +72,25 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
         }
     }
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What needs attention at the tenant. A stage that lacks its parts is told of by the other checks.
+async fn attention(target: &Target) -> Vec<Check> {
+    let (Some(tenant), Ok(dispatch)) = (target.tenant_if_said(), target.dispatch().await) else {
+        return Vec::new();
+    };
+    let notes = async { dispatch.attention(tenant, &dispatch.drainer_states(tenant).await?).await };
+    let shown = |note: Note| {
+        let detail = match note.next {
+            Some(next) => format!("{}; {next}", note.message),
+            None => note.message,
+        };
+        check(note.kind.label(), &note.subject, State::Attention, detail)
+    };
+    match notes.await {
+        Ok(notes) => notes.into_iter().map(shown).collect(),
+        Err(error) => vec![check("attention", tenant, State::Missing, error.to_string())],
+    }
 }
 
 async fn table(target: &Target, part: &'static str, name: &str, indexes: usize) -> Check {

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use ledgerline_dispatch::DrainerState;
 use ledgerline_event::keys::time_of;
+use ledgerline_ledger::system_clock;
 
+use super::attention;
 use crate::{
     output::{Output, on_one_line},
     target::Target,
@@ -12,15 +14,21 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitCode> {
-    let states = target.dispatch().await?.drainer_states(target.tenant()?).await?;
+    let (dispatch, tenant) = (target.dispatch().await?, target.tenant()?);
+    let states = dispatch.drainer_states(tenant).await?;
     if output.is_json() {
         states.iter().try_for_each(|state| output.json_line(state))?;
     } else {
+        let notes = dispatch.attention(tenant, &states).await?;
         output.table(
-            &["drainer", "cursor", "lag", "processed", "epoch", "halted on", "error"],
+            &["drainer", "cursor", "lag", "processed", "epoch", "blocked", "halted on", "error"],
             states.iter().map(row).collect(),
-            "No drainer has begun for this tenant: it has no events yet, or nobody drains them.",
+            "No drainer has begun for this tenant: it has no events yet, or no dispatcher runs.",
         )?;
+        if !notes.is_empty() {
+            output.aside("\nNeeds attention")?;
+        }
+        notes.iter().try_for_each(|note| output.aside(&attention::lines(note, system_clock()())))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -36,6 +44,7 @@ fn row(state: &DrainerState) -> Vec<String> {
         if state.stalled { format!("{lag} (stalled)") } else { lag },
         state.events_processed_total.to_string(),
         state.epoch.to_string(),
+        state.blocks.to_string(),
         state.halted_on_event_id.as_deref().unwrap_or_default().to_owned(),
         on_one_line(state.last_error.as_deref().unwrap_or_default(), 80),
     ]

@@ -7,7 +7,7 @@ use ledgerline_ledger::{CheckedFilter, EventFilter, Order, Reader, system_clock}
 
 use crate::{
     args::EventsArgs,
-    output::{Output, shortened},
+    output::{Output, properties},
     target::Target,
     times,
 };
@@ -135,13 +135,12 @@ fn print_line(event: &Event, output: Output) -> anyhow::Result<()> {
 }
 
 fn columns(event: &Event) -> [String; 6] {
-    let properties = serde_json::to_string(&event.properties).unwrap_or_default();
     [
         event.timestamp.to_rfc3339(),
         event.event_type.to_string(),
         format!("{}/{}", event.entity_type, event.entity_id),
         event.app_name.to_string(),
         event.event_id.to_string(),
-        shortened(&properties, 60),
+        properties(event, 60),
     ]
 }

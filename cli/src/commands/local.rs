@@ -1,18 +1,24 @@
 //! `ledgerline local`
 
+mod attention;
 mod demo;
 
 use std::{
+    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use super::{WORKER_TELLS, logs_to_stderr};
 use crate::{
     args::LocalArgs,
-    local::{Local, LocalOptions},
+    local::{Local, LocalOptions, LocalState},
+    log_writer::Banner,
+    logging::{WORKER_TELLS, logs_to_stderr},
     output::Output,
 };
+
+/// A reader of the banner that goes away does not stop local mode.
+static BANNER: Banner = Banner::new();
 
 pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyhow::Result<ExitCode> {
     logs_to_stderr(if args.worker.is_some() { WORKER_TELLS } else { "warn" });
@@ -27,17 +33,21 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
     };
     let local = Local::start(options).await?;
     if output.is_json() {
-        output.json_line(&local.state)?;
+        BANNER.line(&serde_json::to_string(&local.state)?);
     } else {
-        output.line(&greeting(&local, &data))?;
+        BANNER.line(&greeting(&local, &data));
     }
     if args.demo && !show_demo(&local, &data, output).await? {
         return stop(local, output).await;
     }
     if !output.is_json() {
-        output.line("Ctrl-C stops.")?;
+        BANNER.line("Ctrl-C stops.");
     }
-    interrupted().await?;
+    tokio::select! {
+        biased;
+        asked = interrupted() => asked?,
+        () = attention::show(&local, output) => {}
+    }
     stop(local, output).await
 }
 
@@ -55,7 +65,7 @@ async fn show_demo(local: &Local, data: &Path, output: Output) -> anyhow::Result
 
 async fn stop(local: Local, output: Output) -> anyhow::Result<ExitCode> {
     if !output.is_json() {
-        output.line("\nStopping: finishing what is in flight …")?;
+        BANNER.line("\nStopping: finishing what is in flight …");
     }
     tokio::select! {
         () = local.stop() => Ok(ExitCode::SUCCESS),
@@ -75,22 +85,26 @@ fn command(data: &Path) -> String {
 
 fn greeting(local: &Local, data: &Path) -> String {
     let state = &local.state;
+    // A log that the output is redirected to may be read by others.
+    let (shown_key, key) = match std::io::stdout().is_terminal() {
+        true => (state.api_key.clone(), state.api_key.as_str()),
+        false => (format!("apiKey in {}", LocalState::file(data).display()), "$KEY"),
+    };
     format!(
         "Ledgerline is running on this machine, and only here.\n
   AWS services   {endpoint}   (DynamoDB, SQS, EventBridge, S3, SSM; any credentials)
   HTTP API       {api}
-  API key        {key}
+  API key        {shown_key}
   Data           {data}\n
 Try
   {command} emit price.changed --entity ITEM/10472 --properties '{{\"old\":1.42,\"new\":1.48}}'
   {command} events --follow
-  curl -H 'Authorization: Bearer {key}' '{api}/api/events/recent?limit=5'
+  curl -H \"Authorization: Bearer {key}\" '{api}/api/events/recent?limit=5'
   AWS_ENDPOINT_URL={endpoint} AWS_REGION={region} AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local \\
     aws dynamodb query --table-name {table} --key-condition-expression 'PK = :t' \\
     --expression-attribute-values '{{\":t\":{{\"S\":\"TENANT#{tenant}\"}}}}'\n",
         endpoint = state.aws_endpoint,
         api = state.api_url,
-        key = state.api_key,
         data = data.display(),
         command = command(data),
         region = state.region,

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod attention;
 mod canvas;
 mod doctor;
 mod drain;
@@ -28,10 +29,9 @@ mod workflows;
 
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
-
 use crate::{
     args::{Cli, Command},
+    logging::{WORKER_TALKS, WORKER_TELLS, json_logs_to_stderr, logs_to_stderr},
     output::Output,
     target::Target,
 };
@@ -80,36 +80,4 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => Box::pin(verify::run(&target, args, output)).await,
         Command::Doctor => doctor::run(&target, output).await,
     }
-}
-
-/// A worker tells when a task starts and ends…
-const WORKER_TELLS: &str = "warn,ledgerline::worker=info";
-/// …and if wanted also what the task itself says.
-const WORKER_TALKS: &str = "warn,ledgerline::worker=debug";
-
-/// Log lines for people, away from the data; `RUST_LOG` says how much.
-fn logs_to_stderr(level: &str) {
-    use std::io::IsTerminal;
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .with_env_filter(log_filter(level))
-        .init();
-}
-
-/// The same for machines: one JSON object a line.
-fn json_logs_to_stderr(level: &str) {
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_env_filter(log_filter(level))
-        .init();
-}
-
-fn log_filter(level: &str) -> EnvFilter {
-    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},dynoxide=error")))
 }

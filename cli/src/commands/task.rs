@@ -7,6 +7,7 @@ use ledgerline_event::{
     Event, Name, TaskSummary,
     catalogue::{Catalogued, TaskPending, TaskState},
     keys::Scope,
+    overflow,
 };
 use ledgerline_ledger::{EventQuery, system_clock};
 use serde::Serialize;
@@ -15,7 +16,7 @@ use serde_json::Value;
 use super::job::{LEFT, duration, of_summary};
 use crate::{
     args::TaskArgs,
-    output::{Output, on_one_line, shortened},
+    output::{Output, on_one_line, properties},
     target::Target,
     times,
 };
@@ -76,11 +77,17 @@ fn show(shown: Shown, output: Output) -> anyhow::Result<()> {
         ("ended at", time(task.ended_at)),
         ("took", Some(took)),
         ("note", of_summary(task).map(|note| on_one_line(&note, 400))),
-        ("output", shown.output.map(|output| output.to_string())),
+        ("output", shown.output.map(|output| in_words(&output))),
     ];
     let known: Vec<(&str, String)> =
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     output.fields(&known)
+}
+
+/// An output, or that it is missing.
+fn in_words(output: &Value) -> String {
+    let missing = output.as_object().and_then(overflow::missing);
+    missing.map_or_else(|| output.to_string(), |missing| format!("missing: {missing}"))
 }
 
 fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
@@ -88,7 +95,6 @@ fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
         return events.iter().try_for_each(|event| output.json_line(event));
     }
     let rows = events.iter().map(|event| {
-        let properties = serde_json::to_string(&event.properties).unwrap_or_default();
         let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
         vec![
             event.timestamp.to_rfc3339(),
@@ -96,7 +102,7 @@ fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
             number(event.context.generation),
             number(event.context.attempt),
             event.event_id.to_string(),
-            shortened(&properties, 80),
+            properties(event, 80),
         ]
     });
     output.table(

@@ -7,12 +7,12 @@ use ledgerline_embedded::{Call, Hook, Moment, Service, Verdict};
 use ledgerline_event::{Millis, Name, keys::parse_pk};
 use ledgerline_ledger::{Clock, Names, control::keys};
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use super::visits::Visits;
 
-/// Tenants that have something new.
-pub(super) type WakeUps = mpsc::UnboundedReceiver<WakeUp>;
+/// Tenants that have something new. The dispatcher that runs holds the lock: one that is started again goes on with them.
+pub(super) type WakeUps = Arc<Mutex<mpsc::UnboundedReceiver<WakeUp>>>;
 
 /// Events of runs come in dozens, and few subscribe to them: draining after each would keep the store busier than the
 /// runs themselves do. Whoever subscribes hears of them this much later.
@@ -45,7 +45,7 @@ pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
             verdict
         })
     });
-    (hook, wake_ups)
+    (hook, Arc::new(Mutex::new(wake_ups)))
 }
 
 /// The tenants that a write is about.
@@ -64,7 +64,8 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp> {
     // A change of a subscription, or a rewind, marks in its transaction. A drainer's own mark is a request
     // of its own and must not wake the drainer that made it.
     let mark = |table: &Value, item: &Value| {
-        let is_mark = table.as_str() == Some(control) && text(item, "PK").as_deref() == Some(keys::DIRTY);
+        let is_mark = table.as_str() == Some(control)
+            && text(item, "PK").is_some_and(|pk| keys::is_dirty_partition(&pk));
         let sk = text(item, "SK").filter(|_| is_mark)?;
         keys::parse_dirty_mark(&sk).map(|(tenant, _)| (tenant.to_owned(), false))
     };
@@ -78,7 +79,7 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp> {
     let tenants = std::iter::once(single).chain(transaction).chain(batch).flatten();
     tenants
         .filter_map(|(tenant, can_wait)| {
-            Some(WakeUp { tenant: Name::new("tenantId", tenant).ok()?, can_wait })
+            Some(WakeUp { tenant: Name::stored("tenantId", tenant).ok()?, can_wait })
         })
         .collect()
 }
@@ -86,11 +87,12 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp> {
 /// Drains whoever is woken, whoever wants to be visited again, and sweeps as often as on AWS.
 pub(super) async fn run(
     dispatch: Dispatch,
-    mut wake_ups: WakeUps,
+    wake_ups: WakeUps,
     clock: Clock,
     sweep_every: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let mut wake_ups = wake_ups.lock().await;
     let mut visits = Visits::default();
     // Nobody else can be draining this folder: a lease from before belonged to a process that is gone.
     let first = dispatch.clone();

@@ -1,6 +1,7 @@
 //! The functions' own handlers, called with the messages of their queues as Lambda would call them.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ use ledgerline_ledger::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{EventSource, LocalOptions, TENANT, wiring};
+use super::{EventSource, LocalOptions, TENANT, supervise::Supervisor, wiring};
 
 /// A person at a terminal does not wait as long as a batch may on AWS.
 const LONGEST_WINDOW: Duration = Duration::from_secs(1);
@@ -25,6 +26,11 @@ const CONCURRENCY: usize = 4;
 /// What one receive answers at most.
 const RECEIVE_MAX: usize = 10;
 
+/// The function without which nothing is saved.
+pub(super) const SAVER: &str = "save-event-to-dynamo";
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Starts a poller for every event source, and what runs by the clock.
 pub(super) async fn start(
     embedded: &Embedded,
@@ -32,6 +38,7 @@ pub(super) async fn start(
     names: &Names,
     options: &LocalOptions,
     dispatch: &Dispatch,
+    supervisor: &Supervisor,
     stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
@@ -66,7 +73,13 @@ pub(super) async fn start(
     let health = health_check::Handler { dispatch: dispatch.clone(), thresholds: Thresholds::default() };
 
     let wiring = wiring(names);
-    let mut pollers = vec![tokio::spawn(check_health(health, wiring.health_every, stopped.clone()))];
+    let run = |name: String, start: Box<dyn Fn() -> BoxFuture + Send>| {
+        supervisor.run(name, stopped.clone(), |stop| *stop, start)
+    };
+    let (every, until) = (wiring.health_every, stopped.clone());
+    let check: Box<dyn Fn() -> BoxFuture + Send> =
+        Box::new(move || Box::pin(check_health(health.clone(), every, until.clone())));
+    let mut pollers = vec![run("health-check".into(), check)];
     for source in wiring.sources {
         // Whoever had received messages of this queue died with the process before. Only a program that takes runs may
         // have lived on: the run that it has is delivered once more, and found to be held.
@@ -77,25 +90,35 @@ pub(super) async fn start(
         }
         // Where batches wait to become large, only one collects.
         let concurrency = if source.window_seconds == 0 { CONCURRENCY } else { 1 };
-        for _ in 0..concurrency {
+        for number in 1..=concurrency {
             let (save, alert, task_dlq) = (save.clone(), alert.clone(), task_dlq.clone());
             let poller =
                 Poller { queues: embedded.queues(), source: source.clone(), stopped: stopped.clone() };
-            pollers.push(match source.function {
-                "save-event-to-dynamo" => tokio::spawn(poller.run(move |batch| {
-                    let handler = save.clone();
-                    async move { handler.handle(batch).await }
-                })),
-                "eventbridge-dlq-alert" => tokio::spawn(poller.run(move |batch| {
-                    let handler = alert.clone();
-                    async move { handler.handle(batch).await }
-                })),
-                "task-dlq" => tokio::spawn(poller.run(move |batch| {
-                    let handler = task_dlq.clone();
-                    async move { handler.handle(batch).await }
-                })),
+            let start: Box<dyn Fn() -> BoxFuture + Send> = match source.function {
+                SAVER => Box::new(move || {
+                    let save = save.clone();
+                    Box::pin(poller.clone().run(move |batch| {
+                        let handler = save.clone();
+                        async move { handler.handle(batch).await }
+                    }))
+                }),
+                "eventbridge-dlq-alert" => Box::new(move || {
+                    let alert = alert.clone();
+                    Box::pin(poller.clone().run(move |batch| {
+                        let handler = alert.clone();
+                        async move { handler.handle(batch).await }
+                    }))
+                }),
+                "task-dlq" => Box::new(move || {
+                    let task_dlq = task_dlq.clone();
+                    Box::pin(poller.clone().run(move |batch| {
+                        let handler = task_dlq.clone();
+                        async move { handler.handle(batch).await }
+                    }))
+                }),
                 other => anyhow::bail!("no function is called {other}"),
-            });
+            };
+            pollers.push(run(format!("{}-{number}", source.function), start));
         }
     }
     Ok(pollers)
@@ -126,6 +149,7 @@ async fn check_health(handler: health_check::Handler, every: Duration, mut stopp
     }
 }
 
+#[derive(Clone)]
 struct Poller {
     queues: Arc<Queues>,
     source: EventSource,

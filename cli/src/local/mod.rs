@@ -1,12 +1,15 @@
 //! Local mode: the embedded services, the functions' own handlers wired to them as
 //! `template.yaml` wires them on AWS, and the HTTP API. One process, one folder.
 
+mod abort_on_drop;
 mod dispatcher;
 mod functions;
 mod provision;
 mod runs;
 mod state;
+mod supervise;
 mod visits;
+mod vitals;
 mod wiring;
 mod worker;
 
@@ -15,14 +18,15 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use ledgerline_alert::Slack;
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
-use ledgerline_embedded::{Embedded, Hook};
-use ledgerline_event::Name;
+use ledgerline_embedded::{Admission, Embedded, Hook, Patience, serve};
+use ledgerline_event::{Name, catalogue::EVENT_TYPES};
 use ledgerline_ledger::{
     Clients, Clock, Names, control::ControlTable, control::api_key::KeyScope, system_clock,
     telemetry::Metrics,
 };
 use ledgerline_workflow::Workflows;
-use producer_api::Api;
+use producer_api::{Api, HealthProbe};
+use serde_json::Value;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 pub use ledgerline_ledger::LocalState;
@@ -31,6 +35,7 @@ pub use wiring::{EventSource, QueueWiring, RuleWiring, Wiring, wiring};
 
 use crate::worker::Config;
 use runs::LocalRunner;
+use supervise::Supervisor;
 pub(crate) use worker::LocalWorker;
 
 /// The stage of local mode.
@@ -42,6 +47,9 @@ pub const REGION: &str = "us-east-1";
 
 /// How long what is in flight may take to finish once stopping.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Events that may wait to be saved: some seconds of work, also for a slow disk.
+const MAX_WAITING: usize = 5_000;
 
 /// What to start.
 #[derive(Clone)]
@@ -66,6 +74,8 @@ pub struct LocalOptions {
     pub clock: Clock,
     /// Called around every request to the services, for tests.
     pub hook: Option<Hook>,
+    /// While so many events wait to be saved, no more are taken; ten times as many of the system's own.
+    pub max_waiting: usize,
 }
 
 impl LocalOptions {
@@ -82,6 +92,7 @@ impl LocalOptions {
             retention_days: 0,
             clock: system_clock(),
             hook: None,
+            max_waiting: MAX_WAITING,
         }
     }
 }
@@ -98,6 +109,9 @@ pub struct Local {
     pub embedded: Embedded,
     /// Drains.
     pub dispatch: Dispatch,
+    /// Whether work can be done.
+    pub(crate) health: HealthProbe,
+    pub(crate) supervisor: Supervisor,
     worker: Option<LocalWorker>,
     runner: Option<LocalRunner>,
     stop: watch::Sender<bool>,
@@ -110,7 +124,6 @@ impl Local {
         // A mistake in the task file is told of before anything is started.
         let task_file = options.worker.as_deref().map(Config::read).transpose()?;
         let api_listener = listen(options.port).await?;
-        private_folder(&options.data)?;
         let clock = options.clock.clone();
         let names = Names::of_stage(STAGE);
         let drainers = Drainers::parse(&options.drainers)?;
@@ -121,6 +134,7 @@ impl Local {
             region: REGION.into(),
             clock: Arc::new(move || clock().get()),
             hook: Some(hook),
+            admission: Some(admission(&names, options.max_waiting)),
         })
         .await
         .map_err(|error| match error {
@@ -169,30 +183,69 @@ impl Local {
                 clock: options.clock.clone(),
             },
         )?;
+        let supervisor = Supervisor::default();
         let mut tasks =
-            functions::start(&embedded, &clients, &names, &options, &dispatch, stopped.clone()).await?;
+            functions::start(&embedded, &clients, &names, &options, &dispatch, &supervisor, stopped.clone())
+                .await?;
         let Wiring { sweep_every, runs_every, .. } = wiring(&names);
         let (for_drains, clock) = (dispatch.clone(), options.clock.clone());
-        tasks.push(tokio::spawn(dispatcher::run(for_drains, wake_ups, clock, sweep_every, stopped.clone())));
+        let until = stopped.clone();
+        tasks.push(supervisor.run(
+            "dispatcher",
+            stopped.clone(),
+            |stop| *stop,
+            move || {
+                let (dispatch, wake_ups, clock) = (for_drains.clone(), wake_ups.clone(), clock.clone());
+                dispatcher::run(dispatch, wake_ups, clock, sweep_every, until.clone())
+            },
+        ));
         // After the queues are released, and before the sweep: it sends what an earlier runner had.
         let runner = match options.workflows.clone() {
             Some(workflows) => {
                 let (queues, clock) = (embedded.queues(), options.clock.clone());
-                Some(LocalRunner::start(&dispatch, workflows, queues, names.run_queue.clone(), clock).await?)
+                let queue = names.run_queue.clone();
+                Some(LocalRunner::start(&dispatch, workflows, queues, queue, clock, &supervisor).await?)
             }
             None => None,
         };
-        tasks.push(tokio::spawn(runs::sweep(dispatch.clone(), runs_every, stopped.clone())));
+        let (for_runs, until) = (dispatch.clone(), stopped.clone());
+        tasks.push(supervisor.run(
+            "run-sweep",
+            stopped.clone(),
+            |stop| *stop,
+            move || runs::sweep(for_runs.clone(), runs_every, until.clone()),
+        ));
         let (names_of_api, clock) = (names.clone(), options.clock.clone());
-        let api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
-        tasks.push(tokio::spawn(serve_api(api_listener, api, stopped)));
+        let mut api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
+        let health = HealthProbe::with(vitals::of(&embedded, &names, &supervisor));
+        api.health = health.clone();
+        let (listener, router, until) = (Arc::new(api_listener), producer_api::router(api), stopped.clone());
+        tasks.push(supervisor.run(
+            "http-api",
+            stopped,
+            |stop| *stop,
+            move || serve(listener.clone(), router.clone(), Patience::default(), until.clone()),
+        ));
 
-        let worker = task_file
-            .map(|config| LocalWorker::start(&dispatch, &clients, task_queue, config, options.clock.clone()));
+        let worker = task_file.map(|config| {
+            LocalWorker::start(&dispatch, &clients, task_queue, config, options.clock.clone(), &supervisor)
+        });
 
         // Last: whoever sees the file may call at once.
         state::write(&state, &options.data)?;
-        Ok(Self { state, clients, names, embedded, dispatch, worker, runner, stop, tasks })
+        Ok(Self {
+            state,
+            clients,
+            names,
+            embedded,
+            dispatch,
+            health,
+            supervisor,
+            worker,
+            runner,
+            stop,
+            tasks,
+        })
     }
 
     /// Takes no more work, finishes what is in flight, and returns.
@@ -222,13 +275,19 @@ impl Local {
     }
 }
 
-/// The folder holds the API key and the webhook: nobody else on the machine may look into it.
-fn private_folder(folder: &std::path::Path) -> anyhow::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).with_context(|| format!("the data folder {} cannot be made", folder.display()))
+/// Events of tasks, jobs and runs keep running work going: they are taken and saved first.
+fn admission(names: &Names, max_waiting: usize) -> Admission {
+    let is_urgent = |detail: &Value| {
+        let text = |field: &str| detail[field].as_str().unwrap_or_default();
+        let of_run = ["RUN", "STEP", "HOOK", "WAIT"].contains(&text("entityType"));
+        of_run || EVENT_TYPES.contains(&text("eventType"))
+    };
+    Admission {
+        queue: names.ingest_queue.clone(),
+        max_waiting,
+        max_waiting_urgent: max_waiting.saturating_mul(10),
+        is_urgent: Arc::new(is_urgent),
+    }
 }
 
 async fn listen(port: u16) -> anyhow::Result<TcpListener> {
@@ -237,17 +296,5 @@ async fn listen(port: u16) -> anyhow::Result<TcpListener> {
             anyhow::bail!("port {port} is in use: choose another with --port, or 0 for a free one")
         }
         other => other.with_context(|| format!("port {port} cannot be used")),
-    }
-}
-
-async fn serve_api(listener: TcpListener, api: Api, mut stopped: watch::Receiver<bool>) {
-    let shutdown = async move {
-        // A dropped sender means that local mode is gone.
-        let _ = stopped.wait_for(|stop| *stop).await;
-    };
-    if let Err(error) =
-        axum::serve(listener, producer_api::router(api)).with_graceful_shutdown(shutdown).await
-    {
-        tracing::error!(%error, "the HTTP API ended");
     }
 }

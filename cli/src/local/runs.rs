@@ -10,7 +10,7 @@ use ledgerline_workflow::{Runner, RunnerOptions, Workflows};
 use tokio::{sync::watch, task::JoinHandle};
 use workflow_runner::{Handler, Inbox, Letter, Polling, poll};
 
-use super::STOP_WITHIN;
+use super::{STOP_WITHIN, supervise::Supervisor};
 
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// Runs at the same time: most of them wait for the store or for a step.
@@ -52,6 +52,7 @@ impl LocalRunner {
         queues: Arc<Queues>,
         queue: String,
         clock: Clock,
+        supervisor: &Supervisor,
     ) -> anyhow::Result<Self> {
         // Whoever gives it workflows leaves the runs to it: a lease from before belonged to a process that is gone.
         dispatch.break_run_leases().await?;
@@ -59,8 +60,17 @@ impl LocalRunner {
         runner.publish().await?;
         let handler = Handler { runner, metrics: Metrics::silent(), clock };
         let (stop, stopped) = watch::channel(false);
-        let polling = Polling { concurrency: CONCURRENCY, grace: STOP_WITHIN };
-        let running = tokio::spawn(poll(handler, LocalInbox { queues, queue }, polling, stopped));
+        let until = stopped.clone();
+        let running = supervisor.run(
+            "workflow-runner",
+            stopped,
+            |stop| *stop,
+            move || {
+                let inbox = LocalInbox { queues: queues.clone(), queue: queue.clone() };
+                let polling = Polling { concurrency: CONCURRENCY, grace: STOP_WITHIN };
+                poll(handler.clone(), inbox, polling, until.clone())
+            },
+        );
         Ok(Self { stop, running })
     }
 

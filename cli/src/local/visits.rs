@@ -10,6 +10,8 @@ use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
 use ledgerline_event::Name;
 use tokio::task::JoinSet;
 
+use super::abort_on_drop::AbortOnDrop;
+
 /// Tenants that are visited at the same time.
 const AT_ONCE: usize = 8;
 
@@ -84,25 +86,5 @@ async fn alone(work: impl Future<Output = Result<Swept, DispatchError>> + Send +
             tracing::error!(%error, "the dispatcher crashed; it comes back to it");
             None
         }
-    }
-}
-
-/// Stopping the dispatcher stops what it has begun.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Future for AbortOnDrop<T> {
-    type Output = Result<T, tokio::task::JoinError>;
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

@@ -6,6 +6,7 @@ use ledgerline_dispatch::Dispatch;
 use ledgerline_ledger::{Clients, Clock};
 use tokio::{sync::watch, task::JoinHandle};
 
+use super::supervise::Supervisor;
 use crate::worker::{self, Config, Stop, WorkerOptions};
 
 /// A person at a terminal does not wait as long as a deployment may.
@@ -24,11 +25,19 @@ impl LocalWorker {
         queue_url: String,
         config: Config,
         clock: Clock,
+        supervisor: &Supervisor,
     ) -> Self {
         let (dispatch, sqs) = (dispatch.clone(), clients.sqs.clone());
         let (stop, stopped) = watch::channel(Stop::No);
         let options = WorkerOptions { dispatch, sqs, queue_url, config, grace: GRACE, once: false, clock };
-        Self { stop, running: tokio::spawn(worker::run(options, stopped)) }
+        let until = stopped.clone();
+        let running = supervisor.run(
+            "worker",
+            stopped,
+            |stop| *stop != Stop::No,
+            move || worker::run(options.clone(), until.clone()),
+        );
+        Self { stop, running }
     }
 
     /// Lets running tasks finish, and gives back those that do not.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
-use ledgerline_ledger::StoreError;
+use ledgerline_ledger::{StoreError, for_long_polls};
 use tokio::time::Instant;
 
 /// SQS hides a message for twelve hours after it was received and not longer. A minute less, because its clock
@@ -14,6 +14,8 @@ const HIDDEN_AT_MOST: Duration = Duration::from_secs(12 * 60 * 60 - 60);
 #[derive(Clone, Debug)]
 pub(super) struct TaskQueue {
     pub(super) sqs: aws_sdk_sqs::Client,
+    /// Waits for as long as SQS holds an answer back.
+    polls: aws_sdk_sqs::Client,
     pub(super) url: String,
 }
 
@@ -29,6 +31,10 @@ pub(super) struct Delivery {
 }
 
 impl TaskQueue {
+    pub(super) fn new(sqs: aws_sdk_sqs::Client, url: String) -> Self {
+        Self { polls: for_long_polls(&sqs), sqs, url }
+    }
+
     /// Receives up to `max` messages, hidden for `hidden`; waits up to `wait` for the first.
     pub(super) async fn receive(
         &self,
@@ -39,7 +45,7 @@ impl TaskQueue {
         // Before asking: the queue counts from when it answers.
         let received = Instant::now();
         let answer = self
-            .sqs
+            .polls
             .receive_message()
             .queue_url(&self.url)
             .max_number_of_messages(i32::try_from(max).unwrap_or(1))

@@ -41,6 +41,7 @@ pub enum Stop {
 }
 
 /// What a worker needs.
+#[derive(Clone)]
 #[allow(missing_docs)]
 pub struct WorkerOptions {
     pub dispatch: Dispatch,
@@ -85,7 +86,7 @@ impl Worker {
             clock: options.clock,
             id: new_id(),
             not_ours: Mutex::default(),
-            queue: TaskQueue { sqs: options.sqs, url: options.queue_url },
+            queue: TaskQueue::new(options.sqs, options.queue_url),
             grace: options.grace,
             once: options.once,
         }

@@ -4,6 +4,7 @@
 //! ```sh
 //! ledgerline --local run start saga --input '{"traveller": "ada", "to": "Turin"}'
 //! ledgerline --local run start saga --input '{"traveller": "ada", "to": "Venice"}'    # no cars there
+//! ledgerline --local run start saga --input '{"traveller": "ada", "to": "Atlantis"}'  # the code panics
 //! ```
 
 use std::time::Duration;
@@ -56,6 +57,8 @@ async fn cancel_all(ctx: &Ctx, booked: &[Booking]) -> Result<(), Error> {
 
 /// Stands for a request to somebody who takes bookings.
 async fn book(what: &str, number: &str, trip: &Trip) -> Result<Booking, Error> {
+    // Stands for a mistake in the code. A step that panics is tried again, and then fails, as with any other error.
+    assert_ne!(trip.to, "Atlantis", "nothing is booked under water");
     if what == "car" && trip.to == "Venice" {
         return Err(Error::fatal("there are no cars in Venice").code("not_available"));
     }

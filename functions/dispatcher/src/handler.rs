@@ -1,12 +1,12 @@
 //! From a wake-up to the tenants that it is about. The stream only says who has new events; what
 //! they are is read from the table.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
 use ledgerline_event::{Name, keys::parse_pk};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// What the function needs.
@@ -26,6 +26,9 @@ struct StreamRecord {
 struct Change {
     #[serde(rename = "Keys")]
     keys: Keys,
+    /// The name of the record when it fails.
+    #[serde(rename = "SequenceNumber", default)]
+    sequence_number: String,
 }
 
 #[derive(Deserialize)]
@@ -40,33 +43,52 @@ struct Text {
     text: String,
 }
 
-/// The tenants that a batch of stream records is about; `None` if it is no such batch. A record that
-/// cannot be read wakes nobody: the round that visits everybody makes up for it.
-pub fn tenants(event: &Value) -> Option<BTreeSet<Name>> {
+/// The tenants that a batch of stream records is about, each with its first record; `None` if it is no such batch. A
+/// record that cannot be read wakes no drainer: the round that visits every tenant makes up for it.
+pub fn tenants(event: &Value) -> Option<BTreeMap<Name, String>> {
     let records = event.get("Records")?.as_array()?;
-    let tenants = records.iter().filter_map(|record| {
+    let mut tenants = BTreeMap::new();
+    for record in records {
         let record = StreamRecord::deserialize(record).inspect_err(|error| {
             tracing::warn!(%error, "a stream record without the keys of an event");
         });
-        Name::new("PK", parse_pk(&record.ok()?.dynamodb.keys.pk.text).ok()?).ok()
-    });
-    Some(tenants.collect())
+        let Ok(StreamRecord { dynamodb: Change { keys, sequence_number } }) = record else { continue };
+        let tenant = parse_pk(&keys.pk.text).ok().and_then(|tenant| Name::stored("PK", tenant).ok());
+        if let Some(tenant) = tenant {
+            tenants.entry(tenant).or_insert(sequence_number);
+        }
+    }
+    Some(tenants)
+}
+
+/// The answer to a batch: the records of tenants that are neither drained nor marked come again, and those behind them.
+fn failures(tenants: &BTreeMap<Name, String>, swept: &Swept) -> Value {
+    let failed = swept.unmarked.iter().filter_map(|tenant| tenants.get(tenant));
+    let failed: Vec<Value> = failed.map(|record| json!({ "itemIdentifier": record })).collect();
+    json!({ "batchItemFailures": failed })
 }
 
 impl Handler {
-    /// Drains whom a stream's batch names; sweeps on anything else, which is the schedule.
-    pub async fn handle(&self, event: &Value, deadline: Option<Instant>) -> Result<Swept, DispatchError> {
+    /// Drains the tenants that a stream's batch names; sweeps on anything else, which is the schedule. Answers what the
+    /// function does, and the answer to the stream.
+    pub async fn handle(
+        &self,
+        event: &Value,
+        deadline: Option<Instant>,
+    ) -> Result<(Swept, Value), DispatchError> {
         match tenants(event) {
-            Some(tenants) => self.dispatch.wake(tenants, deadline).await,
-            None => self.dispatch.sweep(deadline).await,
+            Some(tenants) => {
+                let swept = self.dispatch.wake(tenants.keys().cloned().collect(), deadline).await?;
+                let answer = failures(&tenants, &swept);
+                Ok((swept, answer))
+            }
+            None => Ok((self.dispatch.sweep(deadline).await?, Value::Null)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -83,8 +105,12 @@ mod tests {
             })
         };
         let batch = json!({ "Records": [record("TENANT#b"), record("TENANT#a"), record("TENANT#b"), record("x"), {}] });
-        let names: Vec<String> = tenants(&batch).unwrap().iter().map(ToString::to_string).collect();
+        let found = tenants(&batch).unwrap();
+        let names: Vec<String> = found.keys().map(ToString::to_string).collect();
         assert_eq!(names, ["a", "b"]);
+        let unmarked = found.keys().take(1).cloned().collect();
+        let answer = failures(&found, &Swept { unmarked, ..Swept::default() });
+        assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": "1" }] }));
         assert_eq!(tenants(&json!({ "source": "aws.scheduler", "detail-type": "Scheduled Event" })), None);
     }
 }

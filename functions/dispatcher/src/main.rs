@@ -48,9 +48,9 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         if dispatcher::tenants(&event.payload).is_some() {
             deadline = deadline.min(Instant::now() + WAKE_UP);
         }
-        let swept = handler.handle(&event.payload, Some(deadline)).await?;
+        let (swept, answer) = handler.handle(&event.payload, Some(deadline)).await?;
         tracing::info!(visited = swept.visited, trouble = swept.trouble, "done");
-        Ok::<_, lambda_runtime::Error>(())
+        Ok::<_, lambda_runtime::Error>(answer)
     });
     lambda_runtime::run(service).await
 }

@@ -2,10 +2,14 @@
 
 mod access;
 mod body;
+mod health;
 mod idempotency;
+mod long_path;
 mod metered;
 mod problem;
 mod routes;
+
+pub use health::{Finding, HealthProbe, Level, Vitals};
 
 use std::sync::Arc;
 
@@ -32,6 +36,7 @@ pub struct Api {
     pub names: Names,
     pub metrics: Metrics,
     pub clock: Clock,
+    pub health: HealthProbe,
 }
 
 impl Api {
@@ -61,6 +66,7 @@ impl Api {
             names,
             metrics,
             clock,
+            health: HealthProbe::default(),
         })
     }
 
@@ -112,6 +118,7 @@ pub fn router(api: Api) -> Router {
         .route("/api/health", get(routes::health::health))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(middleware::from_fn(long_path::refuse))
         .layer(middleware::from_fn_with_state(api.clone(), metered::count))
         .with_state(api)
 }

@@ -58,6 +58,13 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
 }
 
+/// The bus says so while savers are behind.
+const THROTTLED: &str = "ThrottlingException";
+
+fn busy() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the ledger is busy; try again in a moment")
+}
+
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         Self::bad_request(invalid.to_string())
@@ -90,7 +97,8 @@ impl From<DispatchError> for Problem {
                 Self { state: Some(illegal.state), ..Self::new(StatusCode::CONFLICT, illegal.to_string()) }
             }
             DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),
-            DispatchError::Store(error) if error.fault == Fault::Conflict => {
+            DispatchError::Emit(EmitError::NotAccepted { code, .. }) if code == THROTTLED => busy(),
+            DispatchError::Store(error) if matches!(error.fault, Fault::Conflict | Fault::Refused) => {
                 tracing::warn!(%error, "two changed the same thing at once");
                 let detail = "too many change the same thing at this moment, and nothing was done; try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -113,9 +121,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::error!(%error, "a service did not do its part");
         match error.fault {
-            Fault::Throttled => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the ledger is busy; try again in a moment")
-            }
+            Fault::Throttled => busy(),
             // What went wrong inside is for the log, not for callers.
             _ => Self::new(
                 StatusCode::BAD_GATEWAY,
@@ -139,6 +145,7 @@ impl From<EmitError> for Problem {
         match error {
             EmitError::Invalid(invalid) => invalid.into(),
             EmitError::Overflow(error) => error.into(),
+            EmitError::NotAccepted { code, .. } if code == THROTTLED => busy(),
             EmitError::NotAccepted { .. } => {
                 tracing::error!(%error, "the bus did not accept an event");
                 let detail = "the bus did not confirm the event; sending it again with the same idempotencyKey is safe";

@@ -28,13 +28,15 @@ pub trait Inbox: Send + Sync + 'static {
 /// The run queue in SQS.
 pub(crate) struct SqsInbox {
     pub(crate) sqs: aws_sdk_sqs::Client,
+    /// Waits for as long as SQS holds an answer back.
+    pub(crate) polls: aws_sdk_sqs::Client,
     pub(crate) url: String,
 }
 
 impl Inbox for SqsInbox {
     async fn receive(&self, max: usize) -> Result<Vec<Letter>, StoreError> {
         let answer = self
-            .sqs
+            .polls
             .receive_message()
             .queue_url(&self.url)
             .max_number_of_messages(i32::try_from(max).unwrap_or(1))

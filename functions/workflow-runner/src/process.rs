@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 use anyhow::{Context, bail};
 use clap::Parser;
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
-use ledgerline_ledger::{Clients, LocalState, Names, parameter, system_clock, telemetry::Metrics};
+use ledgerline_ledger::{
+    Clients, LocalState, Names, for_long_polls, parameter, system_clock, telemetry::Metrics,
+};
 use ledgerline_workflow::{Runner, Workflows};
 use tokio::{sync::watch, time::Instant};
 use tracing_subscriber::EnvFilter;
@@ -29,7 +31,11 @@ pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
     let queues = QueueUrls::find(&place.clients.sqs, &place.names)
         .await
         .with_context(|| format!("{} does not answer", place.called))?;
-    let inbox = SqsInbox { sqs: place.clients.sqs.clone(), url: queues.runs.clone() };
+    let inbox = SqsInbox {
+        polls: for_long_polls(&place.clients.sqs),
+        sqs: place.clients.sqs.clone(),
+        url: queues.runs.clone(),
+    };
     let options = DispatchOptions {
         queues,
         drainers: Drainers::parse("")?,

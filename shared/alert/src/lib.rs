@@ -2,4 +2,4 @@
 
 mod slack;
 
-pub use slack::{AlertError, Slack};
+pub use slack::{AlertError, Answer, Post, Slack};

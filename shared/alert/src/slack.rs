@@ -1,24 +1,41 @@
 //! Telling Slack. The webhook is a secret: it is read from SSM when it is needed, and never logged.
 
-use std::time::{Duration, Instant};
+use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use ledgerline_ledger::{Fault, StoreError};
-use reqwest::{StatusCode, header::RETRY_AFTER};
+use reqwest::header::RETRY_AFTER;
 use serde_json::json;
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::Instant};
 
 /// All attempts together; the function has 30 s.
 const PATIENCE: Duration = Duration::from_secs(18);
 const ONE_ATTEMPT: Duration = Duration::from_secs(6);
 
+/// Posts a text to a webhook: what Slack answered, or why there is no answer.
+pub type Post = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Answer, String>> + Send + Sync>;
+
+/// What Slack answered to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// When Slack wants to be asked again.
+    pub retry_after: Option<Duration>,
+}
+
 /// Sends messages to a webhook.
-#[derive(Debug)]
 pub struct Slack {
     ssm: aws_sdk_ssm::Client,
     parameter: String,
-    /// Made when there is somebody to tell: it is the slowest part of a start.
-    http: OnceCell<reqwest::Client>,
+    post: Post,
     patience: Duration,
+}
+
+impl std::fmt::Debug for Slack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slack").field("parameter", &self.parameter).finish_non_exhaustive()
+    }
 }
 
 /// Why nobody was told.
@@ -35,7 +52,12 @@ pub enum AlertError {
 impl Slack {
     /// `parameter` is the SSM SecureString that holds the webhook.
     pub fn new(ssm: aws_sdk_ssm::Client, parameter: String) -> Self {
-        Self { ssm, parameter, http: OnceCell::new(), patience: PATIENCE }
+        Self::through(ssm, parameter, over_http())
+    }
+
+    /// The same with another way to post.
+    pub fn through(ssm: aws_sdk_ssm::Client, parameter: String, post: Post) -> Self {
+        Self { ssm, parameter, post, patience: PATIENCE }
     }
 
     /// The same with another limit to all attempts together.
@@ -46,30 +68,19 @@ impl Slack {
     /// Sends `text`; `false` if no webhook is set, and the log is all there is.
     pub async fn send(&self, text: &str) -> Result<bool, AlertError> {
         let Some(webhook) = self.webhook().await? else { return Ok(false) };
-        let client = async || reqwest::Client::builder().timeout(ONE_ATTEMPT).build();
-        let http =
-            self.http.get_or_try_init(client).await.map_err(|error| AlertError::Slack(error.to_string()))?;
         let deadline = Instant::now() + self.patience;
         let mut backoff = Duration::from_millis(500);
         loop {
-            let answer = http.post(&webhook).json(&json!({ "text": text })).send().await;
-            let (trouble, wait) = match answer {
-                Ok(answer) if answer.status().is_success() => return Ok(true),
-                Ok(answer) => {
-                    let status = answer.status();
-                    let passing = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-                    if !passing {
+            let (trouble, wait) = match (self.post)(webhook.clone(), text.to_owned()).await {
+                Ok(Answer { status: 200..300, .. }) => return Ok(true),
+                Ok(Answer { status, retry_after }) => {
+                    if !(status == 429 || status >= 500) {
                         return Err(AlertError::Slack(format!("it answered {status}; check the webhook")));
                     }
-                    let asked =
-                        answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
                     // Longer than our patience is as good as never.
-                    (
-                        format!("it answered {status}"),
-                        asked.map_or(backoff, Duration::from_secs).min(self.patience),
-                    )
+                    (format!("it answered {status}"), retry_after.unwrap_or(backoff).min(self.patience))
                 }
-                Err(error) => (error.without_url().to_string(), backoff),
+                Err(error) => (error, backoff),
             };
             if Instant::now() + wait >= deadline {
                 return Err(AlertError::Slack(trouble));
@@ -89,4 +100,22 @@ impl Slack {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Posts over HTTP.
+fn over_http() -> Post {
+    // Made when there is a message: it is the slowest part of a start.
+    let http: Arc<OnceCell<reqwest::Client>> = Arc::default();
+    Arc::new(move |webhook, text| {
+        let http = http.clone();
+        Box::pin(async move {
+            let client = async || reqwest::Client::builder().timeout(ONE_ATTEMPT).build();
+            let http = http.get_or_try_init(client).await.map_err(|error| error.to_string())?;
+            let answer = http.post(&webhook).json(&json!({ "text": text })).send().await;
+            let answer = answer.map_err(|error| error.without_url().to_string())?;
+            let seconds =
+                answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            Ok(Answer { status: answer.status().as_u16(), retry_after: seconds.map(Duration::from_secs) })
+        })
+    })
 }

@@ -12,7 +12,7 @@ use std::{
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{
-    Fault, StoreError,
+    Fault, Found, StoreError,
     control::{keys, read},
 };
 use serde::Deserialize;
@@ -23,7 +23,7 @@ use crate::{
     block::{Block, Member},
     conditional::{number, text},
     record::Lease,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
 /// Starts that change in one transaction, which takes a hundred writes: up to four each.
@@ -128,8 +128,8 @@ impl<'a> Blocks<'a> {
             return Ok(());
         }
         match self.dispatch.timeline.find(&self.tenant, halted).await? {
-            Some(place) => self.stand_before(&place).await,
-            None => Ok(()),
+            Found::At(place) => self.stand_before(&place).await,
+            Found::Nowhere | Found::NotSince(_) => Ok(()),
         }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Blocks<'a> {
         };
         let transaction = self.dispatch.control.transaction().transact_items(guard);
         let transaction = writes.into_iter().fold(transaction, |all, write| all.transact_items(write));
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             match cancelled(transaction.clone().send().await)? {
                 None => return Ok(()),
@@ -292,10 +292,10 @@ impl<'a> Blocks<'a> {
                     let message = "the blocked starts are not as they were read";
                     let conflict = "ConditionalCheckFailed";
                     return Err(
-                        StoreError::told("TransactWriteItems", Fault::Conflict, conflict, message).into()
+                        StoreError::told("TransactWriteItems", Fault::Refused, conflict, message).into()
                     );
                 }
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
     }

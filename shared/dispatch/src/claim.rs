@@ -18,6 +18,7 @@ use ledgerline_event::{Millis, Name, Seconds};
 use ledgerline_ledger::{
     SealedEvent, StoreError,
     control::{
+        Item,
         keys::{self, ControlKey},
         read,
     },
@@ -32,6 +33,15 @@ use crate::{
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
 const INLINE_BYTES: usize = 100_000;
+/// What a claim of a start outlives its event by. DynamoDB deletes expired rows days late and in no order: an event that
+/// is still there must not have lost its claim, or `rewind --missing-only` would start it again.
+const OUTLIVES_SECONDS: u64 = 30 * 24 * 60 * 60;
+
+/// Until when the claim of a start is kept that an event leads to.
+pub(crate) fn outliving(event_ttl: Option<Seconds>) -> Option<Seconds> {
+    event_ttl.map(|ttl| ttl.plus(OUTLIVES_SECONDS))
+}
+
 /// How long a claim that could not be finished waits for the next attempt.
 const POSTPONED_MS: u64 = 5 * 60_000;
 
@@ -102,7 +112,7 @@ pub(crate) struct Claim {
     due_shard: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     due_at: Option<Millis>,
-    claimed_at: Millis,
+    pub(crate) claimed_at: Millis,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttl: Option<Seconds>,
 }
@@ -111,6 +121,12 @@ impl Claim {
     /// What an update of a record sets to make it this claim; the values go with [`Claim::values`].
     pub(crate) const SET: &str = "#state = :pending, claimId = :claimId, dueShard = :dueShard, dueAt = :dueAt, \
                                   claimedAt = :claimedAt, effects = :effects, effectsKey = :effectsKey";
+
+    /// The claim in a record; `None` if it holds none. A task or a job that another system emitted has a record before
+    /// it has a claim, or never gets one.
+    fn in_row(row: Item) -> Result<Option<Self>, StoreError> {
+        if row.contains_key("state") { read(row).map(Some) } else { Ok(None) }
+    }
 
     /// The values of [`Claim::SET`].
     pub(crate) fn values(&self) -> Vec<(&'static str, AttributeValue)> {
@@ -144,7 +160,7 @@ pub(crate) struct Intent {
     pub(crate) key: ControlKey,
     pub(crate) effects: Effects,
     pub(crate) started: Option<Name>,
-    /// Claims live as long as the event that they are about.
+    /// Claims live as long as what they are about, and those of starts longer ([`outliving`]).
     pub(crate) ttl: Option<Seconds>,
 }
 
@@ -182,6 +198,8 @@ pub(crate) enum Claimed {
     New,
     /// Somebody before us.
     Before(Claim),
+    /// A record is in the place of the claim and holds none: nothing of it is pending.
+    Recorded,
 }
 
 impl Dispatch {
@@ -202,7 +220,10 @@ impl Dispatch {
             started: intent.started.clone(),
             effects: None,
             effects_key: None,
-            due_shard: Some(keys::due_shard_of(&intent.key)),
+            due_shard: Some(match intent.effects.alert {
+                Some(_) => keys::alert_due_shard_of(&intent.key),
+                None => keys::due_shard_of(&intent.key),
+            }),
             // Whoever made it has this long to finish it.
             due_at: Some(now.plus(LEASE_MS)),
             claimed_at: now,
@@ -241,19 +262,23 @@ impl Dispatch {
 
     /// Whether an operator has given the start up.
     pub(crate) async fn is_dropped(&self, key: &ControlKey) -> Result<bool, DispatchError> {
-        let claim: Option<Claim> = self.control.get(key).await?;
-        Ok(claim.is_some_and(|claim| claim.state == ClaimState::Dropped))
+        Ok(self.claim_at(key).await?.is_some_and(|claim| claim.state == ClaimState::Dropped))
     }
 
     /// Whether there is a claim, of whatever state.
     pub(crate) async fn claim_there(&self, key: &ControlKey) -> Result<bool, DispatchError> {
-        Ok(self.control.get::<Claim>(key).await?.is_some())
+        Ok(self.claim_at(key).await?.is_some())
+    }
+
+    /// The claim of a record; `None` if there is no record, or if it holds no claim.
+    pub(crate) async fn claim_at(&self, key: &ControlKey) -> Result<Option<Claim>, DispatchError> {
+        let row = self.control.get_row(key).await?;
+        Ok(row.map(Claim::in_row).transpose()?.flatten())
     }
 
     /// Whether this very claim is there.
     pub(crate) async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, DispatchError> {
-        let there: Option<Claim> = self.control.get(key).await?;
-        Ok(there.is_some_and(|there| there.claim_id == claim.claim_id))
+        Ok(self.claim_at(key).await?.is_some_and(|there| there.claim_id == claim.claim_id))
     }
 
     /// Comes back to a claim later: those behind it must not wait for it.
@@ -267,7 +292,7 @@ impl Dispatch {
             .expression_attribute_values(":pending", text("pending"))
             .expression_attribute_values(":later", number(self.now().plus(POSTPONED_MS).get()));
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            Err(error) if error.fault == ledgerline_ledger::Fault::Conflict => Ok(()),
+            Err(error) if error.fault == ledgerline_ledger::Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
         }
     }
@@ -294,14 +319,14 @@ impl Dispatch {
             }
             Err(error) => return Err(StoreError::new("PutItem", error).into()),
         };
-        let before = match there {
-            Some(item) => Some(read(item)?),
-            None => self.control.get(key).await?,
+        let there = match there {
+            Some(row) => Some(row),
+            None => self.control.get_row(key).await?,
         };
         // Gone between two requests: it expired, and its event with it.
-        before.map(Claimed::Before).ok_or_else(|| {
-            StoreError::unreadable("PutItem", "a claim refused another and is not there").into()
-        })
+        let there = there
+            .ok_or_else(|| StoreError::unreadable("PutItem", "a claim refused another and is not there"))?;
+        Ok(Claim::in_row(there)?.map_or(Claimed::Recorded, Claimed::Before))
     }
 
     /// Makes claims and sees each one through: new ones and those that somebody left pending.
@@ -354,7 +379,7 @@ impl Dispatch {
                 Claimed::Before(claim) if claim.state == ClaimState::Pending => {
                     Some((claim.claim_id.clone(), self.effects_of(claim).await))
                 }
-                Claimed::Before(_) => None,
+                Claimed::Before(_) | Claimed::Recorded => None,
             };
             let sent = match pending {
                 None => Sent::Yes,
@@ -397,16 +422,15 @@ impl Dispatch {
 
     /// Repeats the effects of a claim that nobody finished. Answers whether it was pending.
     pub(crate) async fn repeat(&self, key: &ControlKey) -> Result<bool, DispatchError> {
-        let Some(claim) = self.control.get::<Claim>(key).await? else { return Ok(false) };
+        let Some(claim) = self.claim_at(key).await? else { return Ok(false) };
         if claim.state != ClaimState::Pending {
             return Ok(false);
         }
         let effects = self.effects_of(&claim).await?;
-        if let Some(alert) = &effects.alert {
-            let Some(slack) = &self.slack else { return Ok(false) };
-            if !slack.send(alert).await? {
-                tracing::error!(%alert, "no Slack webhook is set; this is the alert");
-            }
+        if effects.alert.is_some() {
+            // Of the version before, which has alerts among the other claims.
+            self.move_to_alerts(key).await?;
+            return Ok(false);
         }
         self.send(effects).await?;
         self.finish(key, claim.claim_id.as_deref()).await?;
@@ -427,7 +451,7 @@ impl Dispatch {
         Ok(())
     }
 
-    async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
+    pub(crate) async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
         let unreadable = |what: String| StoreError::unreadable("reading a claim", what);
         let json = match (&claim.effects, &claim.effects_key) {
             (Some(json), _) => json.clone().into_bytes(),
@@ -458,7 +482,7 @@ impl Dispatch {
         }
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
             // Somebody else finished it.
-            Err(error) if error.fault == ledgerline_ledger::Fault::Conflict => Ok(()),
+            Err(error) if error.fault == ledgerline_ledger::Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
         }
     }

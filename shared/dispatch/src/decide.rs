@@ -7,7 +7,7 @@ use ledgerline_subscription::{Decision, Subscription, Verdict};
 use crate::{
     DispatchError, Triggered,
     block::{Cause, Member, Setback},
-    claim::Intent,
+    claim::{Intent, outliving},
     handle::Handler,
     start::{Input, NoPlan, Origin, caused_by},
 };
@@ -40,10 +40,7 @@ impl Handler<'_> {
         match self.dispatch.timeline.restore(event).await {
             Err(error) if error.fault == Fault::Rejected => Some(Setback::permanent(error.to_string())),
             Err(error) => Some(Setback::transient(Cause::Unavailable, error.to_string())),
-            Ok(()) if overflow::marker(&event.properties).is_some() => Some(Setback::permanent(
-                "the part of the event that overflowed to S3 is missing or is not what was sent",
-            )),
-            Ok(()) => None,
+            Ok(()) => overflow::missing(&event.properties).map(Setback::permanent),
         }
     }
 
@@ -113,7 +110,7 @@ impl Handler<'_> {
             emitter: caused_by(&self.dispatch.emitter, event, &subscription.subscription_id),
             drainer: &self.drainer,
             claim: about.start_claim(),
-            ttl: event.ttl,
+            ttl: outliving(event.ttl),
         };
         self.dispatch.plan(origin, workflow_type, input).await
     }

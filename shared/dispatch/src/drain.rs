@@ -52,6 +52,12 @@ pub struct Drained {
     /// The fence that the visit had.
     #[serde(skip)]
     pub(crate) fence: u64,
+    /// Whether the deadline ended it.
+    #[serde(skip)]
+    pub(crate) out_of_time: bool,
+    /// Alerts that it claimed, for its caller to send.
+    #[serde(skip)]
+    pub(crate) alerts: Vec<ControlKey>,
 }
 
 /// How a pass ended. What it achieved since its last write is in `progress`.
@@ -62,11 +68,24 @@ struct PassEnd {
     again_at: Option<Millis>,
     trouble: Option<DispatchError>,
     lost: bool,
+    out_of_time: bool,
 }
 
 impl Dispatch {
     /// Drains what there is for one tenant, until it is caught up or `deadline` is near.
     pub async fn drain(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        deadline: Option<Instant>,
+    ) -> Result<Drained, DispatchError> {
+        let mut drained = self.drain_quietly(tenant, drainer, deadline).await?;
+        self.send_alerts(std::mem::take(&mut drained.alerts)).await;
+        Ok(drained)
+    }
+
+    /// The same without sending alerts. After an error a sweep sends them.
+    pub(crate) async fn drain_quietly(
         &self,
         tenant: &Name,
         drainer: &Name,
@@ -84,8 +103,11 @@ impl Dispatch {
                 Acquired::Nothing => return Ok(drained),
                 Acquired::Contended { fence } => {
                     // The mark first: if the holder is dead, a sweep comes when its lease is over.
-                    self.mark_dirty(tenant, drainer, fence).await?;
+                    let marked = self.mark_dirty(tenant, drainer, fence).await;
                     if self.records.wake(tenant, drainer).await? {
+                        if marked.is_err() {
+                            self.mark_patiently(tenant, drainer, fence).await?;
+                        }
                         return Ok(Drained { skipped_due_to_lock: true, ..drained });
                     }
                 }
@@ -94,6 +116,7 @@ impl Dispatch {
         drained.fence = lease.record.fence;
         let mut alerts = Vec::new();
         let ended = self.passes(&mut lease, deadline, &mut drained, &mut alerts).await;
+        drained.alerts = alerts;
         self.metrics.count(
             self.now(),
             &[
@@ -101,7 +124,6 @@ impl Dispatch {
                 ("Started", drained.triggered.len()),
             ],
         );
-        self.tell(alerts).await;
         ended.map(|()| drained)
     }
 
@@ -121,16 +143,27 @@ impl Dispatch {
                 drained.again_at = Some(self.now().plus(SETTLE_MS));
                 return Ok(());
             }
+            drained.out_of_time |= end.out_of_time;
+            let mut unmarked = false;
             if end.again_at.is_some() {
-                self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await?;
+                unmarked |= self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await.is_err();
             }
             loop {
                 match self.records.write(lease, &end.progress, Then::Release, self.now()).await? {
-                    Written::Done => return end.trouble.map_or(Ok(()), Err),
+                    Written::Done => {
+                        // Without a mark the caller has to come back: it hears of an error. The lease is free meanwhile.
+                        if unmarked {
+                            let fence = lease.record.fence;
+                            self.mark_patiently(&lease.tenant, &lease.drainer, fence).await?;
+                        }
+                        return end.trouble.map_or(Ok(()), Err);
+                    }
                     Written::Lost => return Ok(()),
                     Written::Woken { wake } if end.trouble.is_some() || passed(deadline) => {
-                        // No time for one more pass: the mark says that somebody came.
-                        self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await?;
+                        // No time for one more pass: the mark says that another process came.
+                        let marked = self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await;
+                        unmarked |= marked.is_err();
+                        drained.out_of_time |= passed(deadline);
                         drained.again_at = Some(self.now());
                         lease.record.wake = wake;
                     }
@@ -159,6 +192,7 @@ impl Dispatch {
             again_at: None,
             trouble: None,
             lost: false,
+            out_of_time: false,
         };
         let mut memory = self.remembered(lease);
         if let Err(error) = self.stages(lease, &mut memory, deadline, &mut end, drained, alerts).await {
@@ -245,7 +279,10 @@ impl Dispatch {
             None | Some(Err(Hindered::Lost)) => end.lost = true,
             Some(Err(Hindered::Trouble(error))) => return Err(error),
             Some(Ok(true)) => {}
-            Some(Ok(false)) => end.again_at = Some(self.now()),
+            Some(Ok(false)) => {
+                end.again_at = Some(self.now());
+                end.out_of_time = true;
+            }
         }
         Ok(())
     }
@@ -427,18 +464,22 @@ impl Dispatch {
 
     /// Waits for `work` and keeps the lease alive meanwhile; `None` if the lease was lost.
     async fn holding<T>(&self, lease: &Lease, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return Some(done),
-                () = tokio::time::sleep(RENEW) => match self.records.renew(lease, self.now()).await {
+        // Beside the work: a table that throttles the renewal does not hold it up.
+        let lost = async {
+            loop {
+                tokio::time::sleep(RENEW).await;
+                match self.records.renew(lease, self.now()).await {
                     Ok(true) => {}
-                    Ok(false) => return None,
+                    Ok(false) => return,
                     // Claims keep what is done from being done twice, and the fence keeps the cursor.
                     Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
-                },
+                }
             }
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = lost => None,
         }
     }
 }
@@ -476,8 +517,14 @@ impl PassEnd {
             // Its caller has asked for the lease first.
             Some(Stop::Lost) => self.lost = true,
             Some(Stop::Halted(halted)) => self.halt(halted),
-            Some(Stop::OutOfTime) => self.again_at = Some(now),
-            None if passed(deadline) => self.again_at = Some(now),
+            Some(Stop::OutOfTime) => {
+                self.again_at = Some(now);
+                self.out_of_time = true;
+            }
+            None if passed(deadline) => {
+                self.again_at = Some(now);
+                self.out_of_time = true;
+            }
             None => return Ok(true),
         }
         Ok(false)

@@ -16,7 +16,7 @@ use crate::{
     Dispatch, DispatchError,
     claim::{Claimed, Intent},
     conditional::number,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Hindrance, Patience, built, busy, cancelled},
 };
 
 /// The longest key, in bytes.
@@ -204,7 +204,7 @@ impl Dispatch {
         let mut first = FirstRequest::new(keyed, intent.started.clone(), self.now()).claimed_by(&intent.key);
         // Whether the claim is there already: the key of a workflow type has made it before.
         let mut claimed_before = false;
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let mut transaction =
                 self.control.transaction().transact_items(self.first_request_write(&keyed.row, &first)?);
@@ -221,7 +221,7 @@ impl Dispatch {
                         // It was done, and only the answer was lost.
                         Some(there) if there.made == intent.started => return Ok(None),
                         Some(there) => return Ok(Some(there)),
-                        None => attempt = busy(attempt).await?,
+                        None => busy(&mut patience, Hindrance::Behind).await?,
                     }
                 }
                 Some(Cancelled::Refused(_)) => {
@@ -235,7 +235,7 @@ impl Dispatch {
                     first.made = there.started;
                     claimed_before = true;
                 }
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
     }

@@ -7,7 +7,11 @@
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_ledger::{
     StoreError,
-    control::{Item, keys, read},
+    control::{
+        Item,
+        keys::{self, ControlKey},
+        read,
+    },
 };
 use serde::Serialize;
 
@@ -119,13 +123,17 @@ impl Dispatch {
         })
     }
 
-    /// Tells people, once, that a drainer stands still where it is; counts how far it is behind.
-    pub(crate) async fn tell_stall(&self, tenant: &Name, drainer: &Name) -> Result<(), DispatchError> {
-        let Some(record) = self.records.get(tenant, drainer).await? else { return Ok(()) };
+    /// Claims an alert, once, that a drainer stands still where it is; counts how far it is behind.
+    pub(crate) async fn alert_stall(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+    ) -> Result<Option<ControlKey>, DispatchError> {
+        let Some(record) = self.records.get(tenant, drainer).await? else { return Ok(None) };
         let state = self.state(tenant, drainer.clone(), record).await?;
         self.metrics.gauge(self.now(), "LagMs", state.lag_ms);
         if !state.stalled {
-            return Ok(());
+            return Ok(None);
         }
         let text = format!(
             ":rotating_light: *A drainer stands still*\n*Drainer* {}\n*Tenant* {tenant}\n*Behind by* {} minutes\n\
@@ -145,8 +153,8 @@ impl Dispatch {
         let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
         if let Claimed::New = self.claim(&intent).await? {
             self.metrics.count(self.now(), &[("Stalled", 1)]);
-            self.tell(vec![key]).await;
+            return Ok(Some(key));
         }
-        Ok(())
+        Ok(None)
     }
 }

@@ -5,16 +5,20 @@
 //! is read ([`record`](DrainRecord), `drain`), a start is claimed with its effects inside
 //! before any of them is sent (`claim`), and the lease is let go only if nobody came.
 
+mod alerts;
 mod asked;
+mod attention;
 mod block;
 mod blocks;
 mod claim;
 mod compiled;
 mod conditional;
+mod course;
 mod decide;
 mod dispatch;
 mod drain;
 mod drainers;
+mod due_parts;
 mod epochs;
 mod handle;
 mod idempotency;
@@ -22,9 +26,11 @@ mod jobs;
 mod lag;
 mod listing;
 mod manual_start;
+mod marks;
 mod memory;
 mod new_workflow_type;
 mod notice;
+mod overdue;
 mod parked;
 mod queue;
 mod record;
@@ -33,6 +39,7 @@ mod registry;
 mod release;
 mod retry;
 mod rewind;
+mod round;
 mod runs;
 mod sample;
 mod set_aside;
@@ -41,8 +48,10 @@ mod sweep;
 mod tasks;
 mod transaction;
 mod verify;
+mod visits;
 mod waiting;
 
+pub use attention::{Note, NoteKind};
 pub use dispatch::{Dispatch, DispatchError, DispatchOptions, Parts};
 pub use drain::Drained;
 pub use drainers::{DEFAULT_DRAINER, Drainer, Drainers, JOBS_DRAINER};

@@ -137,7 +137,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Writes down that people are to be told; the caller tells them when nothing waits for it.
+    /// Claims an alert; the caller sends it when nothing waits for it.
     pub(crate) async fn alert(
         &self,
         notice: Notice,
@@ -151,17 +151,5 @@ impl Dispatch {
         let effects = Effects { alert: Some(text), ..Effects::default() };
         let intent = Intent { key: key.clone(), effects, started: None, ttl: about.event.ttl };
         Ok(matches!(self.claim(&intent).await?, Claimed::New).then_some(key))
-    }
-
-    /// Tells people. What cannot be told now is told by a later sweep.
-    pub(crate) async fn tell(&self, alerts: Vec<ControlKey>) {
-        if self.slack.is_none() {
-            return;
-        }
-        for alert in alerts {
-            if let Err(error) = self.repeat(&alert).await {
-                tracing::error!(%error, "nobody was told; a sweep tries again");
-            }
-        }
     }
 }

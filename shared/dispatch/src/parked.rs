@@ -19,7 +19,6 @@ use crate::{
     Dispatch, DispatchError, Halted,
     block::{Block, pause},
     blocks::{Blocks, Hindered},
-    claim::Claim,
     conditional::{number, text},
     notice::{About, Notice},
     transaction::built,
@@ -138,7 +137,7 @@ impl Dispatch {
             }
             Some(_) => {}
             // Started or dropped by hand in the meantime.
-            None if self.control.get::<Claim>(&about.start_claim()).await?.is_some() => return Ok(None),
+            None if self.claim_there(&about.start_claim()).await? => return Ok(None),
             None => {}
         }
         let attempts = before.as_ref().map_or(0, |before| before.attempts) + 1;
@@ -179,7 +178,7 @@ impl Dispatch {
             // One that waits in a block is decided anew when its turn comes.
             Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(()),
             Some(_) => {}
-            None if self.control.get::<Claim>(&about.start_claim()).await?.is_some() => return Ok(()),
+            None if self.claim_there(&about.start_claim()).await? => return Ok(()),
             None => {}
         }
         let counted = before.as_ref().map_or(0, |before| before.attempts);
@@ -204,7 +203,7 @@ impl Dispatch {
             .expression_attribute_values(":seen", number(u64::from(counted)));
         match put.send().await.map_err(|error| StoreError::new("PutItem", error)) {
             Ok(_) => Ok(true),
-            Err(error) if error.fault == Fault::Conflict => Ok(false),
+            Err(error) if error.fault == Fault::Refused => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -255,7 +254,7 @@ impl Dispatch {
             .expression_attribute_names("#state", "state")
             .expression_attribute_values(":retrying", text("retrying"));
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
-            Err(error) if error.fault == Fault::Conflict => Ok(()),
+            Err(error) if error.fault == Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
         }
     }
@@ -273,7 +272,7 @@ impl Dispatch {
         let start =
             ParkedStart { parked_at: Some(now), ..parked_start(&about, subscription, because, reason, now) };
         // An operator may have started or dropped it since.
-        if self.control.get::<Claim>(&about.start_claim()).await?.is_none() {
+        if !self.claim_there(&about.start_claim()).await? {
             self.control.put_new(&key, &start).await?;
         }
         Ok(())

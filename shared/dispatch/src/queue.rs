@@ -81,7 +81,7 @@ impl Dispatch {
             let delay = i32::try_from(message.delay_seconds).unwrap_or(i32::MAX);
             let entry = SendMessageBatchRequestEntry::builder()
                 .id(position.to_string())
-                .message_body(&message.body)
+                .message_body(carried(&message.body))
                 .message_group_id(&message.group)
                 .set_delay_seconds((delay > 0).then_some(delay))
                 .build()
@@ -99,5 +99,24 @@ impl Dispatch {
             )
             .into()),
         }
+    }
+}
+
+/// A body as SQS carries it: two characters have to be escaped, and bodies are JSON, where they stand in strings only.
+fn carried(body: &str) -> String {
+    body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_the_same_after_its_characters_are_escaped() {
+        let body = serde_json::json!({"runId": "a\u{fffe}b", "input": "\u{ffff}é"}).to_string();
+        let sent = carried(&body);
+        assert!(!sent.contains(['\u{fffe}', '\u{ffff}']));
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&sent), read(&body));
     }
 }

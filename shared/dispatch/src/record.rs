@@ -242,6 +242,13 @@ impl DrainRecords {
                 Answer::Refused(None) => return Ok(Acquired::Nothing),
                 Answer::Refused(Some(record)) => record,
             };
+            // The answer to our own request was lost, and it was sent again.
+            if refused.owner.as_deref() == Some(owner) {
+                let (tenant, drainer) = (tenant.clone(), drainer.clone());
+                let horizons = horizons.not_below(&refused);
+                let lease = Lease { tenant, drainer, record: refused, horizons };
+                return Ok(Acquired::Held(Box::new(lease)));
+            }
             if refused.owner.is_some() && refused.lease_until.is_some_and(|until| until > now) {
                 return Ok(Acquired::Contended { fence: refused.fence });
             }

@@ -2,12 +2,12 @@
 //! is written, and every change of a subscription is counted in its drainer's record, so that
 //! a pass knows without a request whether what it compiled is still true.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::{ReturnValue, TransactWriteItem};
 use ledgerline_event::{Event, Invalid, Kind, Millis, Name, keys::moment};
 use ledgerline_ledger::{
-    Fault, StoreError, check_storable,
+    Found, Patience, StoreError, check_storable,
     control::{
         keys::{self, ControlKey},
         read,
@@ -26,8 +26,6 @@ use crate::{
 /// The longest record, as JSON: an item has 400 KB.
 const MAX_BYTES: usize = 300_000;
 
-/// Attempts at a transaction that another write is in the way of.
-const TRANSACTION_ATTEMPTS: u32 = 6;
 /// So many events are looked at for one that is not the system's own.
 const LOOKED_BACK: usize = 50;
 
@@ -246,19 +244,14 @@ impl Dispatch {
         for write in writes {
             transaction = transaction.transact_items(write);
         }
-        let mut attempt = 1;
+        let mut patience = Patience::default();
         loop {
             let sent = transaction.clone().send().await;
             let Err(error) = sent.map_err(|error| StoreError::new("TransactWriteItems", error)) else {
                 return Ok(());
             };
             // A drain writes the same record all the time: that passes. A condition that does not hold stays so.
-            let passing = error.fault == Fault::Conflict && error.message.contains("TransactionConflict");
-            if !passing || attempt == TRANSACTION_ATTEMPTS {
-                return Err(error.into());
-            }
-            tokio::time::sleep(Duration::from_millis(10 << attempt)).await;
-            attempt += 1;
+            patience.wait_after(error).await?;
         }
     }
 
@@ -319,10 +312,16 @@ impl Dispatch {
 
     /// The event with this id.
     pub async fn event(&self, tenant: &Name, event_id: &str) -> Result<Event, DispatchError> {
-        let unknown =
-            || DispatchError::Unknown { what: "event", id: event_id.to_owned(), hint: String::new() };
-        let sk = self.timeline.find(tenant, event_id).await?.ok_or_else(unknown)?;
-        self.timeline.at(tenant, &sk).await?.ok_or_else(unknown)
+        let unknown = |hint: String| DispatchError::Unknown { what: "event", id: event_id.to_owned(), hint };
+        let sk = match self.timeline.find(tenant, event_id).await? {
+            Found::At(sk) => sk,
+            Found::Nowhere => return Err(unknown(String::new())),
+            Found::NotSince(place) => {
+                let since = ledgerline_event::keys::time_of(&place).map_or(place, Millis::to_rfc3339);
+                return Err(unknown(format!(" since {since}; older events were not read")));
+            }
+        };
+        self.timeline.at(tenant, &sk).await?.ok_or_else(|| unknown(String::new()))
     }
 }
 

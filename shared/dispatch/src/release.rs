@@ -19,7 +19,7 @@ use crate::{
     asked::{Ask, Asked},
     block::{Block, Cause, Class, Failed, Member},
     blocks::{CHUNK, Hindered, Row},
-    claim::{Claim, ClaimState},
+    claim::{Claim, ClaimState, outliving},
     decide::Outcome,
     handle::{Handler, Work},
     set_aside::Troubles,
@@ -431,7 +431,7 @@ impl Handler<'_> {
                 );
                 let members = self.blocks.members(&block, place, 1).await?;
                 // One that is claimed is started: there is nothing left to give up.
-                if self.dispatch.claim_nothing(&claim, start.ttl).await?
+                if self.dispatch.claim_nothing(&claim, outliving(start.ttl)).await?
                     || self.dispatch.is_dropped(&claim).await?
                 {
                     let ours = members.into_iter().filter(|member| member.start_id == start.id);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::{
     Dispatch, DispatchError, ParkedStart, ParkedState, Triggered,
     asked::Ask,
-    claim::{Claim, Claimed},
+    claim::{Claimed, outliving},
     conditional::{number, text},
     start::{NoPlan, Origin, caused_by},
 };
@@ -68,9 +68,9 @@ impl Dispatch {
             emitter: caused_by(&self.emitter, &event, &parked.subscription_id),
             drainer: &parked.drainer_id,
             claim: self.claim_of(tenant, &parked),
-            ttl: event.ttl,
+            ttl: outliving(event.ttl),
         };
-        let intent = match self.plan(origin, workflow_type, input).await {
+        let intent = match Box::pin(self.plan(origin, workflow_type, input)).await {
             Ok(intent) => intent,
             Err(NoPlan::Unfit(reason) | NoPlan::Unregistered(reason)) => {
                 return self.failed_again(tenant, parked, reason).await;
@@ -101,13 +101,14 @@ impl Dispatch {
             return Ok(parked);
         }
         let claim = self.claim_of(tenant, &parked);
-        let dropped = self.claim_nothing(&claim, parked.ttl).await? || self.is_dropped(&claim).await?;
+        let dropped =
+            self.claim_nothing(&claim, outliving(parked.ttl)).await? || self.is_dropped(&claim).await?;
         // Either way nothing is left to decide about it.
         self.forget(tenant, id).await?;
         if dropped {
             return Ok(parked);
         }
-        let claim: Option<Claim> = self.control.get(&claim).await?;
+        let claim = self.claim_at(&claim).await?;
         let started = claim.and_then(|claim| claim.started).map(|started| format!(" as {started}"));
         let started = started.unwrap_or_default();
         Err(DispatchError::Refused(format!(
@@ -136,7 +137,7 @@ impl Dispatch {
             }
             Ok(there) => Err(DispatchError::Refused(format!("it failed again: {}", there.reason))),
             Err(DispatchError::Unknown { .. }) => {
-                let claim: Option<Claim> = self.control.get(&self.claim_of(tenant, start)).await?;
+                let claim = self.claim_at(&self.claim_of(tenant, start)).await?;
                 match claim.and_then(|claim| claim.started) {
                     Some(started) => {
                         Ok(Retried { started: Some(started), already_started: true, asked: false })

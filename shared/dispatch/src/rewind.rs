@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{Invalid, Millis, Name, keys::moment};
-use ledgerline_ledger::{Fault, StoreError, control::keys};
+use ledgerline_ledger::{Fault, Found, StoreError, control::keys};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -138,13 +138,21 @@ impl Dispatch {
             }
             return Ok((moment(time), moment(time)));
         }
-        let Some(sk) = self.timeline.find(tenant, to).await? else {
-            if to.parse::<u64>().is_ok() {
-                Millis::parse("to", to)?;
+        let sk = match self.timeline.find(tenant, to).await? {
+            Found::At(sk) => sk,
+            Found::NotSince(place) => {
+                let since = ledgerline_event::keys::time_of(&place).map_or(place, Millis::to_rfc3339);
+                let reason = format!("no event since {since} is called `{to}`: give its time instead");
+                return Err(Invalid::new("to", reason).into());
             }
-            let reason =
-                format!("`{to}` is neither a time (13 digits or RFC 3339) nor an event of this tenant");
-            return Err(Invalid::new("to", reason).into());
+            Found::Nowhere => {
+                if to.parse::<u64>().is_ok() {
+                    Millis::parse("to", to)?;
+                }
+                let reason =
+                    format!("`{to}` is neither a time (13 digits or RFC 3339) nor an event of this tenant");
+                return Err(Invalid::new("to", reason).into());
+            }
         };
         let before = self.timeline.before(tenant, &sk).await?.unwrap_or_default();
         Ok((sk, before))
@@ -204,7 +212,7 @@ impl Dispatch {
             ])
             .await;
         match written {
-            Err(DispatchError::Store(StoreError { fault: Fault::Conflict, .. })) => Err(
+            Err(DispatchError::Store(StoreError { fault: Fault::Refused | Fault::Conflict, .. })) => Err(
                 DispatchError::Refused("the drainer moved while the rewind was prepared; try again".into()),
             ),
             other => other,

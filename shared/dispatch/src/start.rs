@@ -81,6 +81,7 @@ impl Dispatch {
                     generation: 1,
                     timeout_ms: *timeout_ms,
                     max_attempts: *max_attempts,
+                    has_record: false,
                 };
                 match self.task_effects(emitter, start).await {
                     Ok((_, effects)) => (request_id, effects),

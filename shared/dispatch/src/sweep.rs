@@ -1,26 +1,29 @@
-//! What brings a drainer to a tenant: wake-ups, marks, and the round that visits everybody.
+//! What brings a drainer to a tenant: wake-ups, marks, and the rounds that visit everyone.
 //!
-//! A mark says that a drainer left something undone. It is put before the lease is let go, and
-//! taken away only by a sweep that found everything settled, and only if nobody with a later
-//! fence has put it since.
+//! A sweep has a time for everything that it does: claims beside visits, of marked tenants and of rounds in turn, and
+//! alerts last in a time of their own. What it does not come to, the next one begins with.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::future::join;
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{
-    Fault, StoreError,
-    control::keys::{self, DUE_SHARDS},
+    StoreError,
+    control::keys::{self, ControlKey},
 };
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::{sync::OnceCell, time::Instant};
 
-use crate::{Dispatch, DispatchError, Drained, Drainer, conditional::number};
+use crate::{
+    Dispatch, DispatchError,
+    attention::Sweeper,
+    course::{Course, around},
+    marks::Visit,
+    visits::{MarksPlace, Tour},
+};
 
-/// Tenants that are visited at the same time.
-const VISITED_AT_ONCE: usize = 4;
-/// Overdue claims of one shard and one sweep; the next sweep takes the rest.
-const OVERDUE_AT_ONCE: i32 = 200;
+/// How long a sweep takes, unless its caller says so: a little less than the time between two.
+const BUDGET: Duration = Duration::from_secs(100);
 
 /// What a sweep did.
 #[derive(Debug, Default)]
@@ -29,26 +32,12 @@ pub struct Swept {
     pub visited: usize,
     pub claims_repeated: usize,
     pub trouble: usize,
-    /// Who wants to be visited again…
+    /// Tenants to visit again…
     pub again: BTreeSet<Name>,
     /// …and the soonest time of it.
     pub again_at: Option<Millis>,
-}
-
-/// A drainer at a tenant.
-type Visit = (Name, Name);
-
-#[derive(Deserialize)]
-struct Mark {
-    #[serde(rename = "SK")]
-    sk: String,
-}
-
-impl Mark {
-    fn visit(&self) -> Option<Visit> {
-        let (tenant, drainer) = keys::parse_dirty_mark(&self.sk)?;
-        Some((Name::new("tenantId", tenant).ok()?, Name::new("drainerId", drainer).ok()?))
-    }
+    /// Tenants that are not finished and have no mark: only the caller can come back to them.
+    pub unmarked: BTreeSet<Name>,
 }
 
 #[derive(Deserialize)]
@@ -67,37 +56,97 @@ impl Dispatch {
         let visits = tenants.into_iter().flat_map(|tenant| {
             self.drainers.prompt().map(move |drainer| (tenant.clone(), drainer.id.clone()))
         });
-        self.visit_all(visits.collect(), &BTreeSet::new(), deadline).await
+        Ok(Box::pin(self.visit_or_mark(visits.collect(), deadline)).await)
     }
 
-    /// Finishes overdue claims, visits everybody whose round has come, and whoever has a mark.
+    /// Finishes overdue claims, visits every tenant whose round has come or that has a mark, and sends alerts.
     pub async fn sweep(&self, deadline: Option<Instant>) -> Result<Swept, DispatchError> {
-        let mut swept = Swept { claims_repeated: self.repeat_overdue().await?, ..Swept::default() };
-        let marks: Vec<Mark> = self.control.all(keys::DIRTY).await?;
-        let marked: BTreeSet<Visit> = marks.iter().filter_map(Mark::visit).collect();
-        // One with a schedule of its own waits for its round.
-        let is_prompt = |drainer: &Name| self.drainers.prompt().any(|prompt| prompt.id == *drainer);
-        let mut visits: BTreeSet<Visit> =
-            marked.iter().filter(|(_, drainer)| is_prompt(drainer)).cloned().collect();
-        for drainer in self.drainers.iter() {
-            if self.round_is_due(drainer).await? {
-                let tenants: Vec<Tenant> = self.control.all(keys::TENANTS).await?;
-                visits.extend(tenants.into_iter().map(|tenant| (tenant.id, drainer.id.clone())));
-            }
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + BUDGET);
+        let mut alerts = Vec::new();
+        let swept = Box::pin(self.sweep_until(deadline, &mut alerts)).await;
+        if swept.is_ok() {
+            self.note_swept(Sweeper::Dispatcher).await;
         }
-        swept.add(self.visit_all(visits, &marked, deadline).await?);
-        for (tenant, drainer) in &marked {
-            self.tell_stall(tenant, drainer).await?;
+        Box::pin(self.send_due_alerts(alerts)).await;
+        swept
+    }
+
+    async fn sweep_until(
+        &self,
+        deadline: Instant,
+        alerts: &mut Vec<ControlKey>,
+    ) -> Result<Swept, DispatchError> {
+        // Side by side: a claim whose service does not answer keeps no tenant waiting.
+        let claims = Box::pin(self.resume_overdue(deadline));
+        let (claims, swept) = join(claims, Box::pin(self.visit_until(deadline, alerts))).await;
+        let mut swept = swept?;
+        swept.claims_repeated = claims?;
+        Ok(swept)
+    }
+
+    /// Visits every tenant whose round has come or that has a mark.
+    async fn visit_until(
+        &self,
+        deadline: Instant,
+        alerts: &mut Vec<ControlKey>,
+    ) -> Result<Swept, DispatchError> {
+        let mut swept = Swept::default();
+        let mut tour = self.tour().await?;
+        // What is not visited has a mark, or is still before its round.
+        self.visit_all(&mut tour, Some(deadline), &mut swept, alerts).await;
+        self.note_tour(&mut tour, true).await;
+        for (tenant, drainer) in tour.marked.keys() {
+            if Instant::now() >= deadline {
+                break;
+            }
+            match self.alert_stall(tenant, drainer).await {
+                Ok(alert) => alerts.extend(alert),
+                Err(error) => tracing::error!(%tenant, %drainer, %error, "a stall may go unnoticed"),
+            }
         }
         Ok(swept)
     }
 
-    /// Takes every lease away: for whoever knows that nobody else is alive.
-    pub async fn break_leases(&self) -> Result<(), DispatchError> {
+    /// Whom a sweep visits: those with a mark from where the last sweep stopped, and the rest of each round.
+    async fn tour(&self) -> Result<Tour, DispatchError> {
+        let marked = self.marked().await?;
+        // A drainer with a schedule of its own waits for its round.
+        let is_prompt = |drainer: &Name| self.drainers.prompt().any(|prompt| prompt.id == *drainer);
+        let visits: Vec<Visit> = marked.keys().filter(|(_, drainer)| is_prompt(drainer)).cloned().collect();
+        let place: Option<MarksPlace> = match visits.is_empty() {
+            true => None,
+            false => self.control.get(&keys::sweep_place("MARKS")).await?,
+        };
+        let place_is_stored = place.is_some();
+        let after = match place {
+            Some(place) => Some(place.after),
+            None if visits.is_empty() => None,
+            None => Some(visits[fastrand::usize(..visits.len())].0.clone()),
+        };
+        let visits = around(visits, after.as_deref(), |(tenant, _)| tenant);
+        let mut courses = vec![Course::new(visits)];
+        let mut rounds = Vec::new();
+        // Read when the first round is due.
+        let tenants = OnceCell::new();
+        for drainer in self.drainers.iter() {
+            if let Some((round, course)) = self.take_round(drainer, &tenants).await? {
+                rounds.push(round);
+                courses.push(course);
+            }
+        }
+        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored })
+    }
+
+    pub(crate) async fn tenants(&self) -> Result<Vec<Name>, StoreError> {
         let tenants: Vec<Tenant> = self.control.all(keys::TENANTS).await?;
-        for tenant in &tenants {
+        Ok(tenants.into_iter().map(|tenant| tenant.id).collect())
+    }
+
+    /// Takes every lease away. Call only when no other process is running.
+    pub async fn break_leases(&self) -> Result<(), DispatchError> {
+        for tenant in self.tenants().await? {
             for drainer in self.drainers.iter() {
-                self.records.break_lease(&tenant.id, &drainer.id).await?;
+                self.records.break_lease(&tenant, &drainer.id).await?;
             }
         }
         Ok(())
@@ -105,145 +154,26 @@ impl Dispatch {
 
     /// Visits every tenant once, for every drainer.
     pub async fn visit_everybody(&self, deadline: Option<Instant>) -> Result<Swept, DispatchError> {
-        let tenants: Vec<Tenant> = self.control.all(keys::TENANTS).await?;
-        let visits = tenants.into_iter().flat_map(|tenant| {
-            self.drainers.iter().map(move |drainer| (tenant.id.clone(), drainer.id.clone()))
-        });
-        self.visit_all(visits.collect(), &BTreeSet::new(), deadline).await
+        let visits =
+            self.tenants().await?.into_iter().flat_map(|tenant| {
+                self.drainers.iter().map(move |drainer| (tenant.clone(), drainer.id.clone()))
+            });
+        Ok(Box::pin(self.visit_or_mark(visits.collect(), deadline)).await)
     }
 
-    async fn visit_all(
-        &self,
-        visits: BTreeSet<Visit>,
-        marked: &BTreeSet<Visit>,
-        deadline: Option<Instant>,
-    ) -> Result<Swept, DispatchError> {
-        let visited: Vec<_> = stream::iter(visits)
-            .map(|visit| {
-                let marked = marked.contains(&visit);
-                let (tenant, drainer) = visit;
-                async move {
-                    let drained = self.visit(&tenant, &drainer, marked, deadline).await;
-                    (tenant, drainer, drained)
-                }
-                .boxed()
-            })
-            .buffer_unordered(VISITED_AT_ONCE)
-            .collect()
-            .await;
-        let mut swept = Swept { visited: visited.len(), ..Swept::default() };
-        for (tenant, drainer, drained) in visited {
-            match drained {
-                Ok(drained) => swept.again(tenant, drained.again_at),
-                Err(error) => {
-                    tracing::error!(%tenant, %drainer, %error, "a visit failed; the next sweep comes back to it");
-                    swept.trouble += 1;
-                    // If even that fails, the caller's own repetition is all that is left.
-                    let fence = self.records.get(&tenant, &drainer).await?.map_or(0, |record| record.fence);
-                    self.mark_dirty(&tenant, &drainer, fence).await?;
-                    swept.again(tenant, Some(self.now().plus(crate::SETTLE_MS)));
-                }
-            }
-        }
-        self.metrics.count(self.now(), &[("DrainTrouble", swept.trouble)]);
-        Ok(swept)
-    }
-
-    async fn visit(
-        &self,
-        tenant: &Name,
-        drainer: &Name,
-        marked: bool,
-        deadline: Option<Instant>,
-    ) -> Result<Drained, DispatchError> {
-        let drained = self.drain(tenant, drainer, deadline).await?;
-        if marked && drained.again_at.is_none() && !drained.skipped_due_to_lock {
-            self.clear_mark(tenant, drainer, drained.fence).await?;
-        }
-        Ok(drained)
-    }
-
-    pub(crate) async fn mark_dirty(
-        &self,
-        tenant: &Name,
-        drainer: &Name,
-        fence: u64,
-    ) -> Result<(), StoreError> {
-        let update = self
-            .control
-            .update(&keys::dirty_mark(tenant, drainer))
-            .update_expression("SET fence = :fence, markedAt = :now")
-            .condition_expression("attribute_not_exists(fence) OR fence <= :fence")
-            .expression_attribute_values(":fence", number(fence))
-            .expression_attribute_values(":now", number(self.now().get()));
-        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            // Somebody with a later fence has marked it: that one stays.
-            Err(error) if error.code.as_deref() == Some("ConditionalCheckFailedException") => Ok(()),
-            other => other.map(|_| ()),
-        }
-    }
-
-    async fn clear_mark(&self, tenant: &Name, drainer: &Name, fence: u64) -> Result<(), StoreError> {
-        let delete = self
-            .control
-            .delete(&keys::dirty_mark(tenant, drainer))
-            .condition_expression("fence <= :fence")
-            .expression_attribute_values(":fence", number(fence));
-        match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
-            Err(error) if error.fault == Fault::Conflict => Ok(()),
-            other => other.map(|_| ()),
-        }
-    }
-
-    /// Whether this sweep is the one that visits everybody for the drainer.
-    async fn round_is_due(&self, drainer: &Drainer) -> Result<bool, StoreError> {
-        let now = self.now();
-        let round = u64::try_from(drainer.round().as_millis()).unwrap_or(u64::MAX);
-        let update = self
-            .control
-            .update(&keys::schedule(&drainer.id))
-            .update_expression("SET visitedAt = :now")
-            .condition_expression("attribute_not_exists(visitedAt) OR visitedAt <= :before")
-            .expression_attribute_values(":now", number(now.get()))
-            .expression_attribute_values(":before", number(now.minus(round).get()));
-        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            Ok(_) => Ok(true),
-            Err(error) if error.fault == Fault::Conflict => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Finishes claims that nobody finished in time.
-    async fn repeat_overdue(&self) -> Result<usize, DispatchError> {
-        let now = self.now();
-        let mut repeated = 0;
-        for shard in 0..DUE_SHARDS {
-            for key in self.control.due(&keys::due_shard(shard), now, OVERDUE_AT_ONCE).await? {
-                match self.repeat(&key).await {
-                    Ok(was_pending) => repeated += usize::from(was_pending),
-                    // One that cannot be finished now must not keep the others from it.
-                    Err(error) => {
-                        tracing::error!(claim = key.pk, %error, "a claim is still pending");
-                        self.postpone(&key).await?;
-                    }
-                }
-            }
-        }
-        Ok(repeated)
+    /// Visits while there is time, and marks the rest.
+    async fn visit_or_mark(&self, visits: BTreeSet<Visit>, deadline: Option<Instant>) -> Swept {
+        let (mut swept, mut alerts) = (Swept::default(), Vec::new());
+        let mut tour = Tour::of(visits);
+        let unvisited = self.visit_all(&mut tour, deadline, &mut swept, &mut alerts).await;
+        swept.unmarked.append(&mut self.mark_unvisited(unvisited).await);
+        self.send_alerts(alerts).await;
+        swept
     }
 }
 
 impl Swept {
-    fn add(&mut self, other: Self) {
-        self.visited += other.visited;
-        self.claims_repeated += other.claims_repeated;
-        self.trouble += other.trouble;
-        for tenant in other.again {
-            self.again(tenant, other.again_at);
-        }
-    }
-
-    fn again(&mut self, tenant: Name, at: Option<Millis>) {
+    pub(crate) fn again(&mut self, tenant: Name, at: Option<Millis>) {
         let Some(at) = at else { return };
         self.again.insert(tenant);
         self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));

@@ -48,6 +48,11 @@ impl Fault {
         )
     }
 
+    /// Whether the error has this code.
+    pub(crate) fn is(&self, code: &str) -> bool {
+        self.code == code
+    }
+
     /// The same error with the query protocol's code alongside.
     pub(crate) fn with_query_code(mut self, code: &str) -> Self {
         self.query_code = Some(format!("{code};Sender"));

@@ -1,5 +1,6 @@
 //! DynamoDB: requests take turns by table, and go to the one store that has all tables.
 
+mod connection;
 mod direct;
 mod store;
 
@@ -10,11 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Request, header, request::Parts};
 use axum::response::Response;
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use self::connection::Connection;
 use self::store::Store;
 pub(crate) use self::store::Threads;
 use crate::answer::Fault;
@@ -31,8 +31,9 @@ const FORWARDED: [HeaderName; 5] = [
 
 /// The way to the tables.
 pub(crate) struct Dynamo {
-    client: Client<HttpConnector, Body>,
     store: Store,
+    /// Requests take turns on it: there is one thread behind it anyway. None before the first one.
+    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
     lanes: Lanes,
 }
 
@@ -70,10 +71,7 @@ impl Dynamo {
     /// Opens the tables and serves them.
     pub(crate) fn start(file: Option<&Path>) -> Result<(Self, Threads), String> {
         let (store, threads) = store::serve(store::open(file)?, file.is_some())?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
-        Ok((Self { client, store, lanes: Lanes::default() }, threads))
+        Ok((Self { store, connection: Arc::default(), lanes: Lanes::default() }, threads))
     }
 
     /// Carries one request to the tables and its answer back.
@@ -105,22 +103,37 @@ impl Dynamo {
         served.await.map_err(|e| Fault::internal(e.to_string()))
     }
 
+    /// Sends a request to dynoxide's server. The connection lives on the store's own runtime, and so does the exchange: a
+    /// client that goes away leaves no answer behind for the next request.
     async fn forward(&self, parts: &Parts, body: Bytes) -> Result<Response, Fault> {
         let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let address = self.store.address;
-        let mut request = Request::builder().method(&parts.method).uri(format!("http://{address}/{query}"));
+        let mut request =
+            Request::builder().method(&parts.method).uri(format!("/{query}")).header(header::HOST, "tables");
         for name in &FORWARDED {
             if let Some(value) = parts.headers.get(name) {
                 request = request.header(name, value);
             }
         }
         let request = request.body(Body::from(body)).map_err(|e| Fault::internal(e.to_string()))?;
-        let answer = self.client.request(request).await.map_err(|e| Fault::internal(e.to_string()))?;
-        let (mut head, answer) = answer.into_parts();
+        let (connection, database) = (self.connection.clone(), self.store.database.clone());
+        let exchange = self.store.runtime.spawn(async move {
+            let mut connection = connection.lock().await;
+            if !connection.as_ref().is_some_and(Connection::is_open) {
+                *connection = None;
+            }
+            let open = match connection.as_mut() {
+                Some(open) => open,
+                None => connection.insert(Connection::open(database).await?),
+            };
+            let answer = open.send(request).await;
+            if answer.is_err() {
+                *connection = None;
+            }
+            answer
+        });
+        let answer = exchange.await.map_err(|e| e.to_string()).and_then(|answer| answer);
+        let (mut head, answer) = answer.map_err(Fault::internal)?.into_parts();
         head.headers.remove(header::CONNECTION);
-        let answer = axum::body::to_bytes(Body::new(answer), usize::MAX)
-            .await
-            .map_err(|e| Fault::internal(e.to_string()))?;
         Ok(Response::from_parts(head, Body::from(answer)))
     }
 }

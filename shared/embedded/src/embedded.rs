@@ -1,30 +1,27 @@
 //! Starting and stopping.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::dynamo::{Dynamo, Threads};
+use crate::folder::Folder;
 use crate::gateway::{Gateway, router};
 use crate::in_process::InProcess;
+use crate::serve::{Patience, serve};
 use crate::store::Store;
 use crate::{Options, Queues, Service};
 
 /// How long requests in flight may take to finish once stopping.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-
-/// A process just killed keeps its lock until the system has cleared it away.
-const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why the services did not start.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +32,30 @@ pub enum StartError {
     /// Another process works with the folder.
     #[error("{0} is in use by another process")]
     FolderInUse(PathBuf),
+    /// A file of the folder is gone or empty, and the file beside it is in use.
+    #[error(
+        "{} is missing or empty, and {} beside it has data: put the missing file back from a backup, or remove the \
+         whole folder to begin with an empty ledger",
+        lost.display(), beside.display()
+    )]
+    Incomplete {
+        /// The file that is gone.
+        lost: PathBuf,
+        /// The file that has data.
+        beside: PathBuf,
+    },
+    /// A file of the folder cannot be read as what it is.
+    #[error(
+        "{} is damaged ({reason}): put the whole folder back from a backup, or remove it to begin with an empty \
+         ledger; `sqlite3 FILE .recover` may save what is in it",
+        file.display()
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What SQLite says.
+        reason: String,
+    },
     /// The folder or the port cannot be used.
     #[error("{what}: {source}")]
     Io {
@@ -57,39 +78,29 @@ pub struct Embedded {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     runtime: Handle,
-    server: JoinHandle<io::Result<()>>,
+    server: JoinHandle<()>,
     tables: Threads,
     /// Held for as long as we use the folder.
-    _folder: Option<File>,
+    _folder: Option<Folder>,
 }
 
 impl Embedded {
     /// Opens the folder and serves it; ready when this returns.
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let folder = match &options.data {
-            Some(data) => Some(claim(data).await?),
+            Some(data) => Some(Folder::claim(data).await?),
             None => None,
         };
-        let file = |name: &str| options.data.as_ref().map(|data| data.join(name));
         let listener = bind(options.port).await?;
         let address = listener.local_addr().map_err(|source| io_error("the port", source))?;
-        let store = Store::open(file("services.sqlite").as_deref())?;
-        let (dynamo, tables) = Dynamo::start(file("tables.sqlite").as_deref()).map_err(StartError::Tables)?;
+        let store = Store::open(folder.as_ref().map(|folder| folder.services.as_path()))?;
+        let tables = folder.as_ref().map(|folder| folder.tables.as_path());
+        let (dynamo, tables) = Dynamo::start(tables).map_err(StartError::Tables)?;
         let gateway = Arc::new(Gateway::new(options, store, dynamo, format!("http://{address}"))?);
 
-        let (stop, mut stopped) = watch::channel(false);
-        let shutdown = async move {
-            // A dropped sender stops the server too.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        };
-        let listener = listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!(%error, "answers may be delayed");
-            }
-        });
+        let (stop, stopped) = watch::channel(false);
         let app = router(gateway.clone());
-        let server =
-            tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(shutdown).await });
+        let server = tokio::spawn(serve(Arc::new(listener), app, Patience::default(), stopped));
         Ok(Self { gateway, address, stop, runtime: Handle::current(), server, tables, _folder: folder })
     }
 
@@ -107,6 +118,11 @@ impl Embedded {
     /// The queues, for functions in this process.
     pub fn queues(&self) -> Arc<Queues> {
         self.gateway.queues.clone()
+    }
+
+    /// Whether queues, buses, objects and parameters can be written and read, by doing both.
+    pub fn prober(&self) -> Prober {
+        Prober { gateway: Arc::downgrade(&self.gateway) }
     }
 
     /// How often each operation was called since the start or the last reset.
@@ -139,20 +155,24 @@ impl Embedded {
     }
 }
 
-async fn claim(folder: &Path) -> Result<File, StartError> {
-    let error = |source| io_error(&folder.display().to_string(), source);
-    std::fs::create_dir_all(folder).map_err(error)?;
-    let lock = File::create(folder.join("lock")).map_err(error)?;
-    let deadline = Instant::now() + CLAIM_WITHIN;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Err(TryLockError::WouldBlock) => return Err(StartError::FolderInUse(folder.to_owned())),
-            Err(TryLockError::Error(source)) => return Err(error(source)),
+/// Tells how the services fare, for as long as they run.
+#[derive(Clone)]
+pub struct Prober {
+    gateway: Weak<Gateway>,
+}
+
+impl Prober {
+    /// Writes to the store of queues, buses, objects and parameters, and reads.
+    pub fn probe(&self) -> Result<(), String> {
+        match self.gateway.upgrade() {
+            Some(gateway) => gateway.probe(),
+            None => Err("the services have stopped".to_owned()),
         }
+    }
+
+    /// What failed within the last while through no fault of a sender.
+    pub fn failed_within(&self, while_: Duration) -> Option<String> {
+        self.gateway.upgrade().and_then(|gateway| gateway.failed_within(while_))
     }
 }
 

@@ -1,7 +1,8 @@
 //! One port for all services: finds the service, counts, asks the hook, answers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -9,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, request::Parts};
 use axum::response::Response;
 
-use crate::answer::{Fault, json_response, respond};
+use crate::answer::{Answer, Fault, json_response, respond};
 use crate::dynamo::Dynamo;
 use crate::events::{self, Buses};
 use crate::hook::{Call, Hook, Moment, Verdict};
@@ -23,6 +24,10 @@ use crate::{Clock, Options};
 /// The largest request taken, so that a mistaken upload does not fill the memory.
 const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
+/// How long a publisher waits for room, and how often it looks.
+const WAIT_FOR_ROOM: Duration = Duration::from_secs(1);
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
+
 /// The services and what stands around them.
 pub(crate) struct Gateway {
     dynamo: Dynamo,
@@ -35,6 +40,8 @@ pub(crate) struct Gateway {
     clock: Clock,
     hook: Option<Hook>,
     requests: Mutex<BTreeMap<(Service, String), u64>>,
+    /// When a request last failed through no fault of its sender, and which.
+    failed: Mutex<Option<(Instant, String)>>,
 }
 
 impl Gateway {
@@ -45,10 +52,10 @@ impl Gateway {
         dynamo: Dynamo,
         endpoint: String,
     ) -> rusqlite::Result<Self> {
-        let Options { region, clock, hook, .. } = options;
+        let Options { region, clock, hook, admission, .. } = options;
         let store = Arc::new(store);
         let queues = Arc::new(Queues::open(store.clone(), clock.clone(), region.clone())?);
-        let buses = Buses::open(store.clone(), queues.clone(), clock.clone(), region.clone())?;
+        let buses = Buses::open(store.clone(), queues.clone(), clock.clone(), region.clone(), admission)?;
         Ok(Self {
             dynamo,
             queues,
@@ -60,6 +67,7 @@ impl Gateway {
             clock,
             hook,
             requests: Mutex::default(),
+            failed: Mutex::default(),
         })
     }
 
@@ -107,13 +115,45 @@ impl Gateway {
                 let answer = sqs::handle(&self.queues, &self.endpoint, operation, &body).await;
                 Ok(json_response(service, answer))
             }
-            Service::EventBridge => Ok(json_response(service, events::handle(&self.buses, operation, &body))),
+            Service::EventBridge => Ok(json_response(service, self.publish(operation, &body).await)),
             Service::Ssm => {
                 let answer = ssm::handle(&self.store, &self.clock, &self.region, operation, &body);
                 Ok(json_response(service, answer))
             }
         };
-        served.unwrap_or_else(|fault| fault.into_response(service))
+        let response = served.unwrap_or_else(|fault| fault.into_response(service));
+        let status = response.status().as_u16();
+        if status >= 500 && status != 501 {
+            tracing::error!(%service, operation, status, "a request failed");
+            let reason = format!("{operation} of {service} failed with the status {status}");
+            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), reason));
+        }
+        response
+    }
+
+    /// Publishers wait a while for room, so that those that do not look at refusals slow down too.
+    async fn publish(&self, operation: &str, body: &[u8]) -> Answer {
+        let deadline = Instant::now() + WAIT_FOR_ROOM;
+        loop {
+            match events::handle(&self.buses, operation, body) {
+                Err(fault) if fault.is(events::THROTTLED) && Instant::now() < deadline => {
+                    tokio::time::sleep(LOOK_FOR_ROOM).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Whether the store of queues, buses, objects and parameters can be written and read.
+    pub(crate) fn probe(&self) -> Result<(), String> {
+        self.store.probe((self.clock)()).map_err(|error| error.to_string())
+    }
+
+    /// What failed within the last while, if anything did.
+    pub(crate) fn failed_within(&self, while_: Duration) -> Option<String> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = failed.as_ref().filter(|(at, _)| at.elapsed() < while_);
+        self.store.failed_within(while_).or_else(|| request.map(|(_, reason)| reason.clone()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::Hook;
+use crate::{Admission, Hook};
 
 /// The time in milliseconds since the epoch, as the services see it.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -22,11 +22,20 @@ pub struct Options {
     pub clock: Clock,
     /// Called around every request, to inject faults or to observe.
     pub hook: Option<Hook>,
+    /// How many events may wait in a queue; without it, any number.
+    pub admission: Option<Admission>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { data: None, port: 0, region: "us-east-1".to_owned(), clock: system_clock(), hook: None }
+        Self {
+            data: None,
+            port: 0,
+            region: "us-east-1".to_owned(),
+            clock: system_clock(),
+            hook: None,
+            admission: None,
+        }
     }
 }
 

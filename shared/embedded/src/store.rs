@@ -4,9 +4,10 @@
 //! survives the death of this process; only the loss of power may take the last moments.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, Transaction, params};
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS queues (
@@ -17,7 +18,8 @@ CREATE TABLE IF NOT EXISTS messages (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER NOT NULL, group_id TEXT,
     sent_at INTEGER NOT NULL, visible_at INTEGER NOT NULL, receives INTEGER NOT NULL DEFAULT 0,
     first_received_at INTEGER, message_id TEXT NOT NULL, dead_letter_source TEXT,
-    attributes TEXT NOT NULL, system_attributes TEXT NOT NULL, body TEXT NOT NULL);
+    attributes TEXT NOT NULL, system_attributes TEXT NOT NULL, body TEXT NOT NULL,
+    urgent INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS event_buses (name TEXT PRIMARY KEY, created_at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS event_rules (
     bus TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (bus, name));
@@ -29,11 +31,17 @@ CREATE TABLE IF NOT EXISTS objects (
 CREATE TABLE IF NOT EXISTS parameters (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, version INTEGER NOT NULL,
     modified_at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS probe (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, room BLOB NOT NULL);
 ";
+
+/// What a probe writes: a disk with less room than this takes no more work.
+const PROBE_BYTES: usize = 64 * 1024;
 
 /// The open database.
 pub(crate) struct Store {
     connection: Mutex<Connection>,
+    /// When a transaction last failed, and why.
+    failed: Mutex<Option<(Instant, String)>>,
 }
 
 impl Store {
@@ -46,7 +54,12 @@ impl Store {
         connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")?;
         connection.set_prepared_statement_cache_capacity(64);
         connection.execute_batch(SCHEMA)?;
-        Ok(Self { connection: Mutex::new(connection) })
+        let has_urgent = "SELECT count(*) FROM pragma_table_info('messages') WHERE name = 'urgent'";
+        if connection.query_row(has_urgent, [], |row| row.get::<_, i64>(0))? == 0 {
+            // A folder of an earlier version.
+            connection.execute_batch("ALTER TABLE messages ADD COLUMN urgent INTEGER NOT NULL DEFAULT 0")?;
+        }
+        Ok(Self { connection: Mutex::new(connection), failed: Mutex::default() })
     }
 
     /// The connection, for reads and for writes of one statement.
@@ -60,10 +73,34 @@ impl Store {
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
+        let done = self.attempt(work);
+        if let Err(error) = &done {
+            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((Instant::now(), error.to_string()));
+        }
+        done
+    }
+
+    fn attempt<T>(&self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let mut connection = self.lock();
         let transaction = connection.transaction()?;
         let done = work(&transaction)?;
         transaction.commit()?;
         Ok(done)
+    }
+
+    /// Writes something and reads it again.
+    pub(crate) fn probe(&self, now: u64) -> rusqlite::Result<()> {
+        self.attempt(|tx| {
+            let room = vec![0_u8; PROBE_BYTES];
+            tx.execute("INSERT OR REPLACE INTO probe (id, at, room) VALUES (1, ?1, ?2)", params![now, room])?;
+            tx.query_row("SELECT at FROM probe WHERE id = 1", [], |row| row.get::<_, u64>(0)).map(drop)
+        })
+    }
+
+    /// Why a transaction failed within the last while, if one did.
+    pub(crate) fn failed_within(&self, while_: Duration) -> Option<String> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.as_ref().filter(|(at, _)| at.elapsed() < while_).map(|(_, reason)| reason.clone())
     }
 }

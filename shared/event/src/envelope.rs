@@ -90,6 +90,18 @@ pub struct Context {
     pub other: Map<String, Value>,
 }
 
+/// The subscriptions that an effect of an event names, at most: four times as many as may lead to a start.
+const VIA_MAX: usize = 32;
+
+impl Context {
+    /// `via` as the effects of this event carry it. An event may come from any sender: entries longer than a name are
+    /// shortened and the newest of too many are left out, so that no effect outgrows the bus by its context.
+    pub fn carried_via(&self) -> Vec<String> {
+        let shortened = |via: &String| via[..via.floor_char_boundary(Name::MAX_BYTES)].to_owned();
+        self.via.iter().take(VIA_MAX).map(shortened).collect()
+    }
+}
+
 /// An event together with its keys: what goes over the bus and into the table.
 #[derive(Serialize)]
 pub struct Keyed<'a, P> {
@@ -139,6 +151,24 @@ impl<P> Event<P> {
             sequence_no: self.sequence_no,
             ttl: self.ttl,
             received_at: self.received_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_carry_the_oldest_subscriptions_and_no_more_of_each_than_a_name() {
+        let plain = Context { via: vec!["sub_1".into(), "sub_2".into()], ..Context::default() };
+        assert_eq!(plain.carried_via(), plain.via);
+        let via = (0..1_000).map(|n| format!("{n:04}{}", "ä".repeat(1_000)));
+        let large = Context { via: via.collect(), ..Context::default() };
+        let carried = large.carried_via();
+        assert_eq!(carried.len(), VIA_MAX);
+        for (n, via) in carried.iter().enumerate() {
+            assert!(via.starts_with(&format!("{n:04}ä")) && via.len() <= Name::MAX_BYTES, "{via}");
         }
     }
 }

@@ -19,10 +19,15 @@ impl Name {
     /// Checks `value`; the error names `field`.
     pub fn new(field: &'static str, value: impl Into<String>) -> Result<Self, Invalid> {
         let value = value.into();
-        match fault(&value) {
+        match fault(&value).or_else(|| not_carried(&value)) {
             None => Ok(Self(value)),
             Some(reason) => Err(Invalid::new(field, reason)),
         }
+    }
+
+    /// A name of a record that is stored: an earlier version may have accepted what is refused today.
+    pub fn stored(field: &'static str, value: impl Into<String>) -> Result<Self, Invalid> {
+        Self::try_from(value.into()).map_err(|reason| Invalid::new(field, reason))
     }
 
     /// For the parts of keys and the ids that are made here and cannot break the rule.
@@ -54,6 +59,14 @@ fn fault(value: &str) -> Option<String> {
     value.chars().find(|c| hidden(*c)).map(|c| {
         format!("contains the invisible character {}; only visible ones are allowed", c.escape_unicode())
     })
+}
+
+/// SQS carries no message with one of these two, and names travel in messages.
+fn not_carried(value: &str) -> Option<String> {
+    value
+        .chars()
+        .find(|c| matches!(c, '\u{fffe}' | '\u{ffff}'))
+        .map(|c| format!("contains {}, which is no character; queues do not carry it", c.escape_unicode()))
 }
 
 /// Zero-width and direction-changing characters: two names that look alike must be alike.
@@ -104,12 +117,21 @@ mod tests {
             (" a", "begins or ends with a space"),
             ("a\tb", "invisible character \\u{9}"),
             ("a\u{200b}b", "invisible character \\u{200b}"),
+            ("a\u{fffe}b", "contains \\u{fffe}, which is no character"),
+            ("a\u{ffff}b", "contains \\u{ffff}, which is no character"),
         ];
         for (value, expected) in cases {
             let error = Name::new("entityId", value).unwrap_err().to_string();
             assert!(error.contains(expected), "{value:?}: {error}");
         }
         assert!(Name::new("tenantId", "x".repeat(129)).unwrap_err().to_string().contains("129 bytes"));
+    }
+
+    #[test]
+    fn what_an_earlier_version_stored_can_still_be_read() {
+        assert_eq!(Name::stored("runId", "a\u{fffe}b").unwrap().as_str(), "a\u{fffe}b");
+        assert!(serde_json::from_str::<Name>("\"a\u{ffff}b\"").is_ok());
+        assert!(Name::stored("runId", "a#b").is_err());
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::{Event, Invalid, Keyed, Properties, content_hash};
 pub const LIMIT: usize = 204_800;
 /// The property that stands for what was moved.
 pub const MARKER: &str = "_s3Overflow";
+/// The field of the marker that says why what was moved is not there. Only readers write it.
+const MISSING: &str = "missing";
 /// Moved before all others: what is large in practice.
 const FIRST: [&str; 4] = ["output", "outputs", "input", "claudeOutput"];
 
@@ -32,7 +34,8 @@ pub fn object_key(entity_id: &str, event_id: &str) -> String {
     format!("events/{}/{}-payload.json", path_segment(entity_id), path_segment(event_id))
 }
 
-fn path_segment(name: &str) -> String {
+/// A name as a key holds it.
+pub fn path_segment(name: &str) -> String {
     let dots_only = name.bytes().all(|byte| byte == b'.');
     let mut segment = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -100,6 +103,19 @@ fn written_size(name: &str, value: &Value) -> usize {
 /// Where the moved properties are, if any were.
 pub fn marker(properties: &Properties) -> Option<Marker> {
     serde_json::from_value(properties.get(MARKER)?.clone()).ok()
+}
+
+/// Notes in the marker why what was moved is not there: readers see it beside the key.
+pub fn note_missing(properties: &mut Properties, reason: &str) {
+    if let Some(Value::Object(marker)) = properties.get_mut(MARKER) {
+        marker.insert(MISSING.to_owned(), reason.into());
+    }
+}
+
+/// What is missing of an event that a reader could not make whole, for people: the reason and the key.
+pub fn missing(properties: &Properties) -> Option<String> {
+    let reason = properties.get(MARKER)?.get(MISSING)?.as_str()?;
+    Some(format!("{reason}: {}", marker(properties)?.key))
 }
 
 /// The hash that the sender took before it moved anything.

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use ulid::Ulid;
 
-use crate::{Clients, Clock, Draft, Fault, Names, Payloads, StoreError, storable, system_clock};
+use crate::{
+    Clients, Clock, Draft, Fault, Hindrance, Names, Patience, Payloads, StoreError, storable, system_clock,
+};
 
 /// Every event has this `DetailType`; the saving rule matches on it.
 pub const DETAIL_TYPE: &str = "log-event";
@@ -24,7 +26,7 @@ pub const DETAIL_TYPE: &str = "log-event";
 const MAX_ENTRIES: usize = 10;
 /// …and this many bytes, with some room for how it counts them.
 const MAX_BYTES: usize = 950_000;
-/// Attempts at one entry that the bus refused for a passing reason.
+/// Attempts at one entry that the bus did not take, and that it does not throttle.
 const ATTEMPTS: u32 = 5;
 
 /// Who emits, and in what context: the part that is the same for many events.
@@ -116,7 +118,7 @@ impl Emitter {
             origin.tenant = event.tenant_id.clone();
             origin.caused_by = Some(format!("event:{}:{}", event.event_type, event.event_id));
             origin.workflow_run_id = event.workflow_run_id.clone();
-            origin.context.via = event.context.via.clone();
+            origin.context.via = event.context.carried_via();
         })
     }
 
@@ -228,11 +230,16 @@ impl Emitter {
         let answers = self.put(batch.iter().map(|(_, entry)| entry)).await;
         let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {
             let mut answer = answer;
-            let mut attempt = 1;
-            while let Err(Refused { transient: true, .. }) = &answer
-                && attempt < ATTEMPTS
-            {
-                tokio::time::sleep(backoff(attempt, self.now())).await;
+            let (mut attempt, mut patience) = (1, Patience::default());
+            while let Err(refused) = &answer {
+                let chance = fastrand::f64();
+                let pause = match refused.fault {
+                    Fault::Throttled => patience.pause(Hindrance::Throttled, chance),
+                    Fault::Unavailable if attempt < ATTEMPTS => Some(backoff(attempt).mul_f64(chance)),
+                    _ => None,
+                };
+                let Some(pause) = pause else { break };
+                tokio::time::sleep(pause).await;
                 attempt += 1;
                 answer = self.put([&entry]).await.pop().unwrap_or(answer);
             }
@@ -307,19 +314,22 @@ impl SealedEvent {
 struct Refused {
     code: String,
     message: String,
-    transient: bool,
+    fault: Fault,
 }
 
 impl Refused {
     fn entry(code: &str, message: Option<&str>) -> Self {
-        let transient = matches!(code, "InternalFailure" | "InternalException" | "ThrottlingException");
-        Self { code: code.to_owned(), message: message.unwrap_or(code).to_owned(), transient }
+        let fault = match code {
+            "ThrottlingException" => Fault::Throttled,
+            "InternalFailure" | "InternalException" => Fault::Unavailable,
+            _ => Fault::Rejected,
+        };
+        Self { code: code.to_owned(), message: message.unwrap_or(code).to_owned(), fault }
     }
 
     fn request(error: &StoreError) -> Self {
         let code = error.code.clone().unwrap_or_else(|| "NoAnswer".into());
-        let transient = matches!(error.fault, Fault::Unavailable | Fault::Throttled);
-        Self { code, message: error.message.clone(), transient }
+        Self { code, message: error.message.clone(), fault: error.fault }
     }
 }
 
@@ -372,10 +382,9 @@ pub(crate) fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue
     Ok(raw)
 }
 
-/// The clock's last digits are chance enough to keep two emitters from meeting again and again.
-fn backoff(attempt: u32, now: Millis) -> Duration {
-    let ceiling = 50_u64 << attempt.min(6);
-    Duration::from_millis(ceiling / 2 + now.get() % (ceiling / 2 + 1))
+/// The longest pause after an attempt that the bus did not answer.
+fn backoff(attempt: u32) -> Duration {
+    Duration::from_millis(50 << attempt.min(6))
 }
 
 fn random() -> u128 {

@@ -16,14 +16,12 @@ use futures::future::join_all;
 use ledgerline_event::{Admitted, Event, Keyed, Millis, Name, Seconds, content_hash};
 
 use crate::{
-    Fault, StoreError,
+    Fault, Patience, StoreError,
     control::{ControlTable, keys, marker::Marker},
     late::Confirmed,
 };
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-/// Transactions on one idempotency key collide; each attempt lets at least one through.
-const TRANSACTION_ATTEMPTS: u32 = 8;
 
 /// What became of an event. All of these are successes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,7 +224,7 @@ impl Saver {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .build()
             .map_err(|error| StoreError::unreadable("TransactWriteItems", error.to_string()))?;
-        let mut attempt = 1;
+        let mut patience = Patience::default();
         loop {
             let answer = self
                 .dynamo
@@ -243,7 +241,10 @@ impl Saver {
                 Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                     cancelled.cancellation_reasons.clone().unwrap_or_default()
                 }
-                _ => return Err(StoreError::new("TransactWriteItems", error).into()),
+                _ => {
+                    patience.wait_after(StoreError::new("TransactWriteItems", error)).await?;
+                    continue;
+                }
             };
             let failed = |position: usize| {
                 reasons.get(position).filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
@@ -265,13 +266,12 @@ impl Saver {
                     return Ok(Outcome::Collapsed { first: first.event_id, same_content });
                 }
             }
-            if reasons.iter().any(|reason| reason.code() == Some("ValidationError"))
-                || attempt == TRANSACTION_ATTEMPTS
-            {
-                return Err(cancelled(&reasons, error).into());
+            let mut error = cancelled(&reasons, error);
+            if error.fault == Fault::Refused {
+                // The marker expired between two requests: its key is free.
+                error.fault = Fault::Conflict;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5 << attempt)).await;
-            attempt += 1;
+            patience.wait_after(error).await?;
         }
     }
 }
@@ -300,12 +300,8 @@ fn cancelled(
 ) -> StoreError {
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"));
     let message = invalid.and_then(|reason| reason.message()).map(str::to_owned);
-    let mut failure = StoreError::new("TransactWriteItems", error);
-    if invalid.is_some() {
-        failure.fault = Fault::Rejected;
-        failure.message = message.unwrap_or(failure.message);
-    }
-    failure
+    let failure = StoreError::new("TransactWriteItems", error);
+    StoreError { message: message.unwrap_or(failure.message), ..failure }
 }
 
 fn mark_late(outcome: Outcome, admitted: &Admitted, late: &HashSet<String>) -> Outcome {

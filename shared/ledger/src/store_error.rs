@@ -2,12 +2,17 @@
 
 use std::error::Error;
 
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::{
+    error::{ProvideErrorMetadata, SdkError},
+    operation::transact_write_items::TransactWriteItemsError,
+};
 
 /// What kind of trouble it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A condition did not hold: somebody else was first.
+    /// A condition did not hold: another writer was first, and it stays so.
+    Refused,
+    /// A transaction on the same record was under way; the same call may succeed in a moment.
     Conflict,
     /// Too much at once; the same call succeeds later.
     Throttled,
@@ -46,7 +51,9 @@ impl StoreError {
     {
         let code = error.as_service_error().and_then(|e| e.code()).map(str::to_owned);
         let said = error.as_service_error().and_then(|e| e.message()).map(str::to_owned);
+        let cancelled = error.as_service_error().and_then(cancellation);
         let fault = match (&code, &error) {
+            _ if cancelled.is_some() => cancelled.unwrap_or(Fault::Unavailable),
             (Some(code), _) => fault_of(code),
             (None, SdkError::ConstructionFailure(_)) => Fault::Rejected,
             (None, _) => Fault::Unavailable,
@@ -73,7 +80,7 @@ impl StoreError {
 
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self.fault, Fault::Throttled | Fault::Unavailable | Fault::Conflict)
+        matches!(self.fault, Fault::Throttled | Fault::Unavailable | Fault::Conflict | Fault::Refused)
     }
 }
 
@@ -85,18 +92,40 @@ fn innermost(error: &dyn Error) -> String {
     deepest.to_string()
 }
 
+/// Why a transaction was cancelled, of all its writes together.
+fn cancellation<E: Error + 'static>(error: &E) -> Option<Fault> {
+    let error: &(dyn Error + 'static) = error;
+    match error.downcast_ref::<TransactWriteItemsError>()? {
+        TransactWriteItemsError::TransactionCanceledException(why) => {
+            let reasons = why.cancellation_reasons().iter();
+            Some(fault_of_cancellation(reasons.filter_map(|reason| reason.code())))
+        }
+        _ => None,
+    }
+}
+
+/// A refusal decides whatever else was in the way, then a mistake; throttling asks for more patience than a conflict.
+pub(crate) fn fault_of_cancellation<'a>(reasons: impl Iterator<Item = &'a str>) -> Fault {
+    let faults: Vec<Fault> = reasons.filter(|code| *code != "None").map(fault_of).collect();
+    let weightiest = [Fault::Refused, Fault::Rejected, Fault::Throttled, Fault::Conflict];
+    weightiest.into_iter().find(|fault| faults.contains(fault)).unwrap_or(Fault::Unavailable)
+}
+
 fn fault_of(code: &str) -> Fault {
     match code {
         "ConditionalCheckFailedException"
-        | "TransactionCanceledException"
-        | "TransactionConflictException"
-        | "TransactionInProgressException"
+        | "ConditionalCheckFailed"
         | "ParameterAlreadyExists"
         | "PreconditionFailed"
-        | "ConditionalRequestConflict"
-        | "ResourceInUseException" => Fault::Conflict,
+        | "ResourceInUseException" => Fault::Refused,
+        "TransactionConflictException"
+        | "TransactionConflict"
+        | "TransactionInProgressException"
+        | "ConditionalRequestConflict" => Fault::Conflict,
         "ProvisionedThroughputExceededException"
+        | "ProvisionedThroughputExceeded"
         | "ThrottlingException"
+        | "ThrottlingError"
         | "Throttling"
         | "RequestLimitExceeded"
         | "SlowDown"
@@ -111,6 +140,8 @@ fn fault_of(code: &str) -> Fault {
         | "QueueDoesNotExist"
         | "AWS.SimpleQueueService.NonExistentQueue" => Fault::Missing,
         "ValidationException"
+        | "ValidationError"
+        | "ItemCollectionSizeLimitExceeded"
         | "ItemCollectionSizeLimitExceededException"
         | "UnknownOperationException"
         | "InvalidParameterValue"
@@ -121,5 +152,39 @@ fn fault_of(code: &str) -> Fault {
         | "InvalidSignatureException"
         | "ExpiredTokenException" => Fault::Denied,
         _ => Fault::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throttling_conflict_refusal_and_validation_are_different_values() {
+        for (code, fault) in [
+            ("ProvisionedThroughputExceededException", Fault::Throttled),
+            ("ThrottlingException", Fault::Throttled),
+            ("RequestThrottled", Fault::Throttled),
+            ("TransactionConflictException", Fault::Conflict),
+            ("ConditionalCheckFailedException", Fault::Refused),
+            ("ValidationException", Fault::Rejected),
+            ("InternalServerError", Fault::Unavailable),
+        ] {
+            assert_eq!(fault_of(code), fault, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_cancelled_transaction_is_what_its_weightiest_reason_is() {
+        for (reasons, fault) in [
+            (&["None", "TransactionConflict"][..], Fault::Conflict),
+            (&["ThrottlingError", "TransactionConflict"], Fault::Throttled),
+            (&["ProvisionedThroughputExceeded"], Fault::Throttled),
+            (&["TransactionConflict", "ConditionalCheckFailed"], Fault::Refused),
+            (&["ValidationError", "None"], Fault::Rejected),
+            (&[], Fault::Unavailable),
+        ] {
+            assert_eq!(fault_of_cancellation(reasons.iter().copied()), fault, "{reasons:?}");
+        }
     }
 }

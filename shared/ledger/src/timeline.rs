@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, operation::query::builders::QueryFluentBuilder, types::AttributeValue};
-use ledgerline_event::{Event, keys};
+use ledgerline_event::{Event, Kind, Millis, keys};
 
 use crate::{Payloads, StoreError};
 
@@ -23,12 +23,29 @@ pub struct Timeline {
     dynamo: Client,
     table: String,
     payloads: Payloads,
+    pages_to_find: usize,
+}
+
+/// What became of looking for an event by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its place.
+    At(String),
+    /// The tenant has no such event.
+    Nowhere,
+    /// It is not among the newest events, down to this place; what lies before was not read.
+    NotSince(String),
 }
 
 impl Timeline {
     /// The time lines in `table`.
     pub fn new(dynamo: Client, table: impl Into<String>, payloads: Payloads) -> Self {
-        Self { dynamo, table: table.into(), payloads }
+        Self { dynamo, table: table.into(), payloads, pages_to_find: PAGES_TO_FIND }
+    }
+
+    /// The same, with less patience when an event is looked for by its id.
+    pub fn finding_within(self, pages: usize) -> Self {
+        Self { pages_to_find: pages, ..self }
     }
 
     /// Up to `limit` events after the place `after`, and whether there may be more.
@@ -106,14 +123,15 @@ impl Timeline {
     }
 
     /// The place of the event with this id. There is no index for it: the time in an id of ours says
-    /// where to look first, and then everything is read.
-    pub async fn find(&self, tenant: &str, event_id: &str) -> Result<Option<String>, StoreError> {
-        let nearby = ledgerline_event::Kind::time_of(event_id);
+    /// where to look first, and then the newest events are read, up to a limit: an id may be anything.
+    pub async fn find(&self, tenant: &str, event_id: &str) -> Result<Found, StoreError> {
+        let nearby = Kind::time_of(event_id);
         let ranges = [
             nearby.map(|time| (time.minus(NEARBY_MS), time.plus(NEARBY_MS))),
-            Some((ledgerline_event::Millis::MIN, ledgerline_event::Millis::MAX)),
+            Some((Millis::MIN, Millis::MAX)),
         ];
         for (since, until) in ranges.into_iter().flatten() {
+            let mut read = 0;
             let mut pages = self
                 .query(tenant)
                 .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :to")
@@ -122,16 +140,24 @@ impl Timeline {
                 .filter_expression("eventId = :id")
                 .expression_attribute_values(":id", text(event_id))
                 .projection_expression("SK")
+                .scan_index_forward(false)
                 .into_paginator()
                 .send();
             while let Some(page) = pages.next().await {
                 let page = page.map_err(|error| StoreError::new("Query", error))?;
-                if let Some(sk) = page.items().first().and_then(|item| item.get("SK")?.as_s().ok()) {
-                    return Ok(Some(sk.clone()));
+                let sk = |item: &HashMap<String, AttributeValue>| item.get("SK")?.as_s().ok().cloned();
+                if let Some(sk) = page.items().first().and_then(sk) {
+                    return Ok(Found::At(sk));
+                }
+                read += 1;
+                if let Some(reached) = page.last_evaluated_key.as_ref().and_then(sk)
+                    && read == self.pages_to_find
+                {
+                    return Ok(Found::NotSince(reached));
                 }
             }
         }
-        Ok(None)
+        Ok(Found::Nowhere)
     }
 
     /// Makes an event whole.
@@ -150,6 +176,9 @@ impl Timeline {
 
 /// Before every sort key; DynamoDB compares with no empty text.
 const BEGINNING: &str = "T";
+/// Pages of 1 MB that are read at most to find an event by its id: some ten thousand events, within the half minute that
+/// API Gateway waits for an answer.
+const PAGES_TO_FIND: usize = 64;
 /// How far an event's time may lie from the time in its id before everything has to be read.
 const NEARBY_MS: u64 = 60_000;
 

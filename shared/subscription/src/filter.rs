@@ -100,15 +100,19 @@ impl Filter {
         if self.survey.cost(scope.json) > COST_MAX {
             return Err("goes through lists within lists that are too long in this event".into());
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| Outcome::resolve(&self.expression, &scope.context)));
-        match outcome {
-            Ok(Ok(Outcome::Bool(true))) => Ok(Judged::Passes),
-            Ok(Ok(Outcome::Bool(false))) => Ok(Judged::Fails),
-            Ok(Err(ExecutionError::NoSuchKey(field))) => Ok(Judged::Lacks(field.to_string())),
-            Ok(Ok(other)) => Err(format!("is neither true nor false but {}", kind(&other))),
-            Ok(Err(error)) => Err(in_words(&error)),
-            Err(_) => Err("cannot be evaluated for this event".into()),
-        }
+        judged(|| Outcome::resolve(&self.expression, &scope.context))
+    }
+}
+
+/// What an evaluation says. One that panics is a failure of the event that it was about, and of nothing else.
+fn judged(evaluate: impl FnOnce() -> Result<Outcome, ExecutionError>) -> Result<Judged, String> {
+    match catch_unwind(AssertUnwindSafe(evaluate)) {
+        Ok(Ok(Outcome::Bool(true))) => Ok(Judged::Passes),
+        Ok(Ok(Outcome::Bool(false))) => Ok(Judged::Fails),
+        Ok(Err(ExecutionError::NoSuchKey(field))) => Ok(Judged::Lacks(field.to_string())),
+        Ok(Ok(other)) => Err(format!("is neither true nor false but {}", kind(&other))),
+        Ok(Err(error)) => Err(in_words(&error)),
+        Err(_) => Err("cannot be evaluated for this event".into()),
     }
 }
 

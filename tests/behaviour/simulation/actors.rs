@@ -103,6 +103,8 @@ pub(crate) struct Simulation<'s> {
 impl<'s> Simulation<'s> {
     pub(crate) fn new(store: &'s Store, seed: u64) -> Self {
         store.shared.begin();
+        // Pauses and orders that the code under test chooses at random follow the seed too.
+        fastrand::seed(seed);
         Self {
             store,
             // Not the stream that a test gets from the same seed.

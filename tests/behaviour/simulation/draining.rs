@@ -13,10 +13,15 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
 };
 
 use fastrand::Rng;
-use ledgerline_alert::Slack;
+use ledgerline_alert::{Answer, Post, Slack};
 use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, NewSubscription, ParkedState, QueueUrls};
 use ledgerline_event::{Admitted, Event, Name, admit};
 use ledgerline_ledger::{Outcome, control::keys, telemetry::Metrics};
@@ -103,7 +108,32 @@ fn events(random: &mut Rng, storm: bool) -> Vec<Admitted> {
         .collect()
 }
 
-fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch {
+/// A Slack that is down for a while: it refuses, or does not answer, and what it took is kept.
+#[derive(Clone, Default)]
+struct Webhook {
+    down: Arc<AtomicU8>,
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Webhook {
+    fn post(&self) -> Post {
+        let webhook = self.clone();
+        Arc::new(move |_, text| {
+            let webhook = webhook.clone();
+            Box::pin(async move {
+                match webhook.down.load(Ordering::SeqCst) {
+                    0 => {}
+                    1 => return Ok(Answer { status: 503, retry_after: None }),
+                    _ => tokio::time::sleep(Duration::from_secs(3_600)).await,
+                }
+                webhook.taken.lock().unwrap().push(text);
+                Ok(Answer { status: 200, retry_after: None })
+            })
+        })
+    }
+}
+
+fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64, webhook: &Webhook) -> Dispatch {
     let options = DispatchOptions {
         queues: QueueUrls {
             tasks: "https://sqs.test/000000000000/test-tasks".into(),
@@ -111,7 +141,11 @@ fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch
             runs: "https://sqs.test/000000000000/test-runs".into(),
         },
         drainers: Drainers::parse("timeline=2m").unwrap(),
-        slack: Some(Slack::new(store.clients.ssm.clone(), store.names.slack_webhook_parameter.clone())),
+        slack: Some(Slack::through(
+            store.clients.ssm.clone(),
+            store.names.slack_webhook_parameter.clone(),
+            webhook.post(),
+        )),
         metrics: Metrics::silent(),
         ledger_flag: "--stage test".into(),
         clock: simulation.clock(skew_ms),
@@ -121,6 +155,16 @@ fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Dispatch
 
 fn workflow(name: &str) -> WorkflowType {
     serde_json::from_value(json!({"workflowType": name, "kind": "task", "createdAt": BEGINNING})).unwrap()
+}
+
+/// Alerts that are claimed and not sent.
+async fn pending_alerts(store: &Store) -> usize {
+    let mut pending = 0;
+    for shard in 0..keys::DUE_SHARDS {
+        let until = at(BEGINNING + 365 * DAY_MS);
+        pending += store.control().all_due(&keys::alert_due_shard(shard), until).await.unwrap().len();
+    }
+    pending
 }
 
 /// Some subscriptions. If they are `changing`, the first alone is sure to stay as it is.
@@ -184,10 +228,14 @@ async fn history(store: &Store, seed: u64) {
             Faults { fail: faults.fail, lose: faults.lose, refuse_entry: 0.3, slow: faults.slow, ..none };
     }
     let mut simulation = Simulation::new(store, seed);
+    let webhook = Webhook::default();
+    webhook.down.store(random.u8(..3), Ordering::SeqCst);
+    let parameter = store.clients.ssm.put_parameter().name(&store.names.slack_webhook_parameter);
+    parameter.value("https://slack.test").send().await.unwrap();
     let mut processes: Vec<(Dispatch, i64)> = Vec::new();
     for _ in 0..2 {
         let skew = random.i64(-30_000..30_000);
-        processes.push((process(store, &simulation, skew), skew));
+        processes.push((process(store, &simulation, skew, &webhook), skew));
     }
     let changing = random.bool();
     let subscribed = subscribe(&processes[0].0, &mut random, changing).await;
@@ -213,6 +261,7 @@ async fn history(store: &Store, seed: u64) {
         registered: false,
         operators: random.bool(),
         old_drainers: random.u8(..4) == 0,
+        marks_fail: faults.fail + faults.linger > 0.0,
     };
     ledger.ordered &= !ledger.old_drainers;
     // A drain that stands before an event for ever does not come to rest.
@@ -237,12 +286,20 @@ async fn history(store: &Store, seed: u64) {
     let mut steps = 0;
     let mut idle_rounds = 0;
     let mut watched = 0;
+    let mut sweeps: Vec<String> = Vec::new();
     loop {
         let calm = steps >= TROUBLE_ENDS;
         if steps == TROUBLE_ENDS {
             faults = Faults::none();
+            webhook.down.store(0, Ordering::SeqCst);
         }
         steps += 1;
+        if !calm && random.u8(..40) == 0 {
+            // The invocation's time is over, wherever the sweep is.
+            if let Some(sweep) = random.choice(&sweeps) {
+                simulation.kill(sweep);
+            }
+        }
         if registers == Some(steps) {
             let dispatch = processes[0].0.clone();
             dispatch.register(&name(TENANT), &workflow("later")).await.unwrap();
@@ -294,11 +351,15 @@ async fn history(store: &Store, seed: u64) {
                         }
                     });
                 }
-                15..18 => simulation.spawn(actor, async move {
-                    if dispatch.sweep(None).await.is_err() {
-                        DRAINERS.iter().for_each(|drainer| told.borrow_mut().push(Told::Failed { drainer }));
-                    }
-                }),
+                15..18 => {
+                    sweeps.push(actor.clone());
+                    simulation.spawn(actor, async move {
+                        if dispatch.sweep(None).await.is_err() {
+                            let failed = |drainer| told.borrow_mut().push(Told::Failed { drainer });
+                            DRAINERS.into_iter().for_each(failed);
+                        }
+                    });
+                }
                 _ => {
                     let to = at(BEGINNING + random.u64(..25_000)).minus(if random.bool() {
                         0
@@ -350,7 +411,7 @@ async fn history(store: &Store, seed: u64) {
             } else if let Some(which) = killed.split('-').nth(1).and_then(|which| which.parse::<usize>().ok())
             {
                 let skew = processes[which].1;
-                processes[which].0 = process(store, &simulation, skew);
+                processes[which].0 = process(store, &simulation, skew, &webhook);
             }
         }
         for told in told.borrow_mut().drain(..) {
@@ -397,8 +458,9 @@ async fn history(store: &Store, seed: u64) {
         if calm && !more && waiting.is_empty() {
             idle_rounds += 1;
             assert!(idle_rounds < 100, "it does not come to rest");
-            let marks: Vec<serde_json::Value> = store.control().all(keys::DIRTY).await.unwrap();
-            if idle_rounds > 2 && marks.is_empty() {
+            let marks = store.marks().await;
+            let alerts = pending_alerts(store).await;
+            if idle_rounds > 2 && marks.is_empty() && alerts == 0 {
                 break;
             }
             // The first sweep is the one that visits everybody.

@@ -95,7 +95,7 @@ async fn each_fault_is_what_it_says() {
 
     let heard = put_one(&mut simulation, &store, "lost");
     simulation.run_until_idle(&none).await;
-    assert_eq!(heard.take(), Some(Err(Fault::Conflict)));
+    assert_eq!(heard.take(), Some(Err(Fault::Refused)));
 
     let heard = put_one(&mut simulation, &store, "lingering");
     simulation.step(&Faults { linger: 1.0, ..none.clone() }).await;

@@ -20,7 +20,7 @@ use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
 use ledgerline_event::{Admitted, Millis, admit};
 use ledgerline_ledger::{Outcome, control::keys, telemetry::Metrics};
 use ledgerline_workflow::{Runner, RunnerOptions};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::{
     plan::Plan,
@@ -287,7 +287,7 @@ impl<'s> History<'s> {
                 }
             }
         }
-        let marks: Vec<Value> = store.control().all(keys::DIRTY).await.unwrap();
+        let marks = store.marks().await;
         (!marks.is_empty()).then(|| format!("{marks:?}"))
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct Services {
     pub(crate) bus: Vec<String>,
     pub(crate) queues: Queues,
     objects: BTreeMap<String, Vec<u8>>,
+    parameters: BTreeMap<String, String>,
     /// Ids of answers count upwards.
     last_id: u64,
 }
@@ -43,7 +44,13 @@ impl Services {
                 Ok(answer) => answer,
                 Err(refused) => return refused.answer(),
             },
-            (Service::Ssm, "PutParameter") => json!({ "Version": 1, "Tier": "Standard" }),
+            (Service::Ssm, "PutParameter") => {
+                self.parameters.insert(text("Name").to_owned(), text("Value").to_owned());
+                json!({ "Version": 1, "Tier": "Standard" })
+            }
+            (Service::Ssm, "GetParameter") if self.parameters.contains_key(text("Name")) => {
+                json!({ "Parameter": { "Name": text("Name"), "Value": self.parameters[text("Name")] } })
+            }
             (Service::Ssm, "GetParameter" | "DeleteParameter") => {
                 return Answer::error(Service::Ssm, 400, "ParameterNotFound", text("Name"));
             }

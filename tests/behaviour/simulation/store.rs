@@ -6,7 +6,11 @@ use dynoxide::Database;
 use fastrand::Rng;
 use futures::channel::oneshot;
 use ledgerline::local::{Parameters, provision, wiring};
-use ledgerline_ledger::{Clients, Names, Saver, control::ControlTable};
+use ledgerline_ledger::{
+    Clients, Names, Saver,
+    control::{ControlTable, keys},
+};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
@@ -34,6 +38,15 @@ impl Store {
 
     pub(crate) fn control(&self) -> ControlTable {
         ControlTable::new(self.clients.dynamo.clone(), &self.names.control_table)
+    }
+
+    /// Every mark of a drainer that has left something undone.
+    pub(crate) async fn marks(&self) -> Vec<Value> {
+        let mut marks = Vec::new();
+        for partition in keys::dirty_partitions() {
+            marks.extend(self.control().all::<Value>(&partition).await.unwrap());
+        }
+        marks
     }
 
     pub(crate) fn saver(&self) -> Saver {

@@ -1,8 +1,10 @@
 //! Jobs with everything going wrong that can: producers, savers, the drainer `jobs` of two processes, workers that die,
 //! sleep past their lease and wake up again, a dead-letter queue, tasks that are added and jobs that are resumed.
+//! Another system ends tasks too, some before their job is known, and tasks that a subscription started.
 //! Whatever happens, each task of each generation starts once and ends once, no child starts before its parents are
 //! completed, and in the end every job is completed and told so once.
 
+mod foreign;
 mod rest;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -17,9 +19,10 @@ use ledgerline_event::{
     Admitted, JobState, Millis, admit,
     catalogue::{ErrorCategory, Signal},
 };
-use ledgerline_ledger::{Emitter, Outcome, control::keys, telemetry::Metrics};
+use ledgerline_ledger::{Emitter, Outcome, telemetry::Metrics};
 use serde_json::{Value, json};
 
+use self::foreign::ForeignEnds;
 use super::{Faults, Simulation, Store, histories};
 use crate::world::name;
 
@@ -223,7 +226,8 @@ impl Worker {
                 self.renewed(&run, &lease);
             }
         }
-        let nature = self.natures[message.task_id.as_deref().unwrap()];
+        // One that a subscription started is in no job.
+        let nature = message.task_id.as_deref().map_or(Nature::Sound, |task| self.natures[task]);
         let passing = match nature {
             Nature::Shaky => lease.counted < ATTEMPTS,
             Nature::Hopeless => message.generation == 1,
@@ -283,6 +287,13 @@ async fn history(store: &Store, seed: u64) {
     let ran: Rc<RefCell<Vec<Ran>>> = Rc::default();
     let holds: Rc<RefCell<ByRun<(u32, Millis)>>> = Rc::default();
     let mut waiting: Vec<Admitted> = Vec::new();
+    let elsewhere = emitter(simulation.clock(0));
+    let mut foreign = ForeignEnds::plan(&mut random, &plan, &elsewhere);
+    waiting.append(&mut foreign.early);
+    let subscribed = random.u8(..3) == 0;
+    if subscribed {
+        waiting.push(foreign::subscribe(&processes[0].0, &elsewhere).await);
+    }
     let mut delivered: BTreeMap<String, Vec<Admitted>> = BTreeMap::new();
     let (mut submitted, mut added) = (false, plan.added.as_array().unwrap().is_empty());
     let (mut started, mut steps, mut idle_rounds) = (0_u64, 0_u64, 0_u64);
@@ -302,6 +313,7 @@ async fn history(store: &Store, seed: u64) {
             faults = Faults::none();
         }
         steps += 1;
+        waiting.extend(foreign.next(&mut random, &elsewhere));
         while !waiting.is_empty() && simulation.live() < 6 && (calm || random.u8(..3) == 0) {
             let batch = waiting.split_off(waiting.len() - random.usize(1..=waiting.len().min(4)));
             let actor = format!("saver-{}", delivered.len());
@@ -368,8 +380,9 @@ async fn history(store: &Store, seed: u64) {
                 5 if !calm => simulation.spawn(actor, async move { drop(dispatch.sweep(None).await) }),
                 6..10 => {
                     undrained = false;
+                    let drainer = if subscribed && random.u8(..3) == 0 { "workflow_runner" } else { "jobs" };
                     simulation.spawn(actor, async move {
-                        let _ = dispatch.drain(&name(TENANT), &name("jobs"), None).await;
+                        let _ = dispatch.drain(&name(TENANT), &name(drainer), None).await;
                     });
                 }
                 10..18 => simulation.spawn(actor, async move { drop(Box::pin(worker.work()).await) }),
@@ -413,7 +426,9 @@ async fn history(store: &Store, seed: u64) {
             }
         }
         for detail in simulation.take_bus() {
-            waiting.push(admit(&detail, simulation.now().plus(60_000)).unwrap());
+            let sent = admit(&detail, simulation.now().plus(60_000)).unwrap();
+            waiting.extend(ForeignEnds::of_start(&mut random, &elsewhere, &sent.event));
+            waiting.push(sent);
         }
         let queued = simulation.depth(&store.names.task_queue).total()
             + simulation.depth(&store.names.task_dead_letter_queue).total();
@@ -421,7 +436,7 @@ async fn history(store: &Store, seed: u64) {
         let swept = !simulation.is_live(&format!("sweep-{idle_rounds}"));
         if calm && swept && waiting.is_empty() && submitted && added && (!more || random.u8(..15) == 0) {
             idle_rounds += 1;
-            let marks: Vec<Value> = store.control().all(keys::DIRTY).await.unwrap();
+            let marks = store.marks().await;
             assert!(
                 idle_rounds < 500,
                 "it does not come to rest: {queued} messages, marked: {}",

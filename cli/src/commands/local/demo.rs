@@ -48,7 +48,14 @@ pub(super) async fn worker(local: &Local, data: &Path) -> anyhow::Result<LocalWo
         .with_context(|| format!("{} cannot be written", file.display()))?;
     let queue_url = QueueUrls::find(&local.clients.sqs, &local.names).await?.tasks;
     let config = Config::read(&file)?;
-    Ok(LocalWorker::start(&local.dispatch, &local.clients, queue_url, config, system_clock()))
+    Ok(LocalWorker::start(
+        &local.dispatch,
+        &local.clients,
+        queue_url,
+        config,
+        system_clock(),
+        &local.supervisor,
+    ))
 }
 
 /// Emits the events, runs the job to its end, and says where to look.

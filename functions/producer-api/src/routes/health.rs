@@ -1,4 +1,4 @@
-//! `GET /api/health`: whether the ledger can be read, and whether its drainers move. Without a
+//! `GET /api/health`: whether the ledger can be written and read, and whether its drainers move. Without a
 //! key only the bare answer, for load balancers; with one, what was looked at. A drainer that
 //! stands still is one tenant's trouble, and sending callers elsewhere would not mend it: the
 //! answer says so, with the status 200.
@@ -10,12 +10,12 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode, header::AUTHORIZATION},
 };
-use ledgerline_dispatch::DrainerState;
+use ledgerline_dispatch::{DrainerState, NoteKind};
 use ledgerline_event::{Name, keys::Scope};
 use ledgerline_ledger::{EventQuery, StoreError, control::api_key::KeyScope};
 use serde_json::{Value, json};
 
-use crate::{Api, problem::Problem};
+use crate::{Api, Level, problem::Problem};
 
 /// Counting stops here: more than enough to be alarmed.
 const MANY: usize = 100;
@@ -39,12 +39,20 @@ pub(crate) async fn health(
         Some(_) => api.dispatch.drainer_states(asker).await,
         None => Ok(Vec::new()),
     };
-    let healthy = events.is_ok() && failures.is_ok() && drainers.is_ok();
+    let attention = match (&tenant, &drainers) {
+        (Some(tenant), Ok(states)) => api.dispatch.attention(tenant, states).await,
+        _ => Ok(Vec::new()),
+    };
+    let report = api.health.report(&api.control, (api.clock)()).await;
+    let answers = events.is_ok() && failures.is_ok() && drainers.is_ok() && attention.is_ok();
+    let late = attention.iter().flatten().any(|note| note.kind == NoteKind::LateSweep);
     let stalled = drainers.iter().flatten().any(|state| state.stalled);
-    let (status, word) = match (healthy, stalled) {
-        (true, false) => (StatusCode::OK, "ok"),
-        (true, true) => (StatusCode::OK, "stalled"),
-        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    let (status, word) = match (answers, report.level()) {
+        (false, _) | (true, Some(Level::Down)) => (StatusCode::SERVICE_UNAVAILABLE, "down"),
+        (true, Some(Level::Degraded)) => (StatusCode::OK, "degraded"),
+        (true, None | Some(Level::Note)) if stalled => (StatusCode::OK, "stalled"),
+        (true, None | Some(Level::Note)) if late => (StatusCode::OK, "degraded"),
+        (true, None | Some(Level::Note)) => (StatusCode::OK, "ok"),
     };
     let mut answer = json!({ "status": word });
     if tenant.is_some() {
@@ -55,9 +63,15 @@ pub(crate) async fn health(
             "eventsTable": check(events.as_ref().err().map(ToString::to_string)),
             "controlTable": check(failures.as_ref().err().map(ToString::to_string)),
             "drainers": check(drainers.as_ref().err().map(ToString::to_string)),
+            "attention": check(attention.as_ref().err().map(ToString::to_string)),
         });
         let shown = |state: &DrainerState| json!({ "drainerId": state.drainer_id, "lagMs": state.lag_ms, "stalled": state.stalled });
         answer["drainers"] = drainers.iter().flatten().map(shown).collect();
+        answer["attention"] = json!(attention.unwrap_or_default());
+        answer["findings"] = json!(report.findings);
+        if let Some(process) = report.process {
+            answer["process"] = process;
+        }
         answer["failedDeliveries"] = json!(failures.unwrap_or_default());
         answer["newestEventAt"] = json!(events.unwrap_or_default());
     }

@@ -12,7 +12,7 @@ use ledgerline_ledger::{Place, control::keys};
 use serde::{Deserialize, Serialize};
 
 use super::{create::same_job, record::kept_until};
-use crate::transaction::{Cancelled, built, busy, cancelled};
+use crate::transaction::{Cancelled, Patience, built, busy, cancelled};
 use crate::{Dispatch, DispatchError, conditional::number};
 
 /// An addition that came before its job.
@@ -91,7 +91,7 @@ impl Dispatch {
         if self.control.get::<serde_json::Value>(&key).await?.is_some() {
             return Ok(true);
         }
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let put = self
                 .control
@@ -110,7 +110,7 @@ impl Dispatch {
             match cancelled(transaction)? {
                 None => return Ok(true),
                 Some(Cancelled::Refused(positions)) => return Ok(positions.contains(&0)),
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
     }

@@ -85,7 +85,7 @@ impl Dispatch {
     }
 
     /// Those of some tasks that are completed.
-    async fn completed(
+    pub(super) async fn completed(
         &self,
         tenant: &Name,
         job_id: &Name,

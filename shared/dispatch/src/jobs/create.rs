@@ -66,7 +66,9 @@ impl Dispatch {
         event: &Event,
     ) -> Result<(), DispatchError> {
         let tenant = &event.tenant_id;
-        let nodes = try_join_all(tasks.iter().map(|task| self.new_node(task, event))).await?;
+        let new = try_join_all(tasks.iter().map(|task| self.new_node(job_id, task, event))).await?;
+        let (nodes, inputs): (Vec<_>, Vec<_>) = new.into_iter().map(|new| (new.node, new.input)).unzip();
+        self.control.put_all(inputs.into_iter().flatten().collect()).await?;
         let rows = nodes.iter().map(|node| item(&keys::job_node(tenant, job_id, &node.task_id), node));
         self.control.put_all(rows.collect::<Result<_, _>>()?).await?;
         // The tasks first, and only then the look: an end that found no task has left its mark before.

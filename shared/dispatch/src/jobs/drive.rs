@@ -41,6 +41,15 @@ fn meaning(event: &Event) -> Option<Meaning> {
     }
 }
 
+/// Why the same attempt fails again however often it is made; `None` if it may succeed later.
+fn refusal(error: &DispatchError) -> Option<String> {
+    match error {
+        DispatchError::Invalid(invalid) => Some(invalid.to_string()),
+        DispatchError::Store(error) if error.fault == Fault::Rejected => Some(error.to_string()),
+        _ => None,
+    }
+}
+
 /// What belongs together: a job with its tasks, or a task of no job.
 fn whose(event: &Event) -> Name {
     job_of(event).map_or_else(|| event.entity_id.clone(), |(job_id, _)| job_id)
@@ -95,17 +104,35 @@ impl Dispatch {
             let done = match meaning {
                 Meaning::TaskEnded => {
                     let places: Vec<&Place> = run.iter().map(|(_, _, place)| *place).collect();
-                    Box::pin(self.tasks_ended(&whose, &places)).await
+                    Box::pin(self.ends_driven(&whose, &places)).await
                 }
                 Meaning::JobCreated | Meaning::TasksAdded | Meaning::JobResumed => {
-                    Box::pin(self.changed(*meaning, place)).await
+                    let done = Box::pin(self.changed(*meaning, place)).await;
+                    Box::pin(self.told_if_refused(done, place)).await
                 }
             };
-            if let Err(error) = Box::pin(self.told_if_refused(done, place)).await {
+            if let Err(error) = done {
                 return Some((*index, error));
             }
         }
         None
+    }
+
+    /// Drives a job by ends of its tasks. All of them together; if that is refused, each alone, so that the one which is
+    /// at fault costs the others nothing: what was done of it is done once, however often it is tried.
+    async fn ends_driven(&self, whose: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+        match Box::pin(self.tasks_ended(whose, places)).await {
+            Err(error) if places.len() > 1 && refusal(&error).is_some() => {}
+            done => {
+                let Some(place) = places.first() else { return done };
+                return Box::pin(self.told_if_refused(done, place)).await;
+            }
+        }
+        for place in places {
+            let done = Box::pin(self.tasks_ended(whose, &[place])).await;
+            Box::pin(self.told_if_refused(done, place)).await?;
+        }
+        Ok(())
     }
 
     /// What can never be done must not keep everything else from being done: it is told instead.
@@ -114,13 +141,11 @@ impl Dispatch {
         done: Result<(), DispatchError>,
         place: &Place,
     ) -> Result<(), DispatchError> {
-        let refused = match done {
-            Ok(()) => return Ok(()),
-            Err(DispatchError::Invalid(invalid)) => invalid.to_string(),
-            Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => error.to_string(),
-            Err(error) => return Err(error),
-        };
-        Box::pin(self.tell_refused(place, &refused)).await
+        let Err(error) = done else { return Ok(()) };
+        match refusal(&error) {
+            Some(reason) => Box::pin(self.tell_refused(place, &reason)).await,
+            None => Err(error),
+        }
     }
 
     /// Adds tasks to a job by an event that came before it.
@@ -132,8 +157,7 @@ impl Dispatch {
     async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), DispatchError> {
         let mut event = place.event.clone();
         self.timeline.restore(&mut event).await?;
-        if overflow::marker(&event.properties).is_some() {
-            let reason = "the part of the event that overflowed to S3 is missing or is not what was sent";
+        if let Some(reason) = overflow::missing(&event.properties) {
             return Err(ledgerline_event::Invalid::new("properties", reason).into());
         }
         match meaning {
@@ -154,9 +178,8 @@ impl Dispatch {
             ":warning: *An event about a job was refused*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}",
             event.event_type, event.event_id, event.entity_type, event.entity_id, event.tenant_id,
         );
-        if let Some(alert) = self.alert(Notice::Failed, about, text).await? {
-            self.tell(vec![alert]).await;
-        }
+        // The lease is held: a sweep sends the alert.
+        self.alert(Notice::Failed, about, text).await?;
         Ok(())
     }
 }

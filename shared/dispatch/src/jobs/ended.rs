@@ -24,11 +24,10 @@ pub(crate) fn outcome_of(event: &Event) -> Option<Outcome> {
     }
 }
 
-/// The job and the task in it that an event of a task is about, by its entity. Whether it is that of a job its record
-/// says, or the event: a task of no job may have any id.
+/// The job and the task in it that an event of a task is about, by its entity.
 pub(crate) fn job_of(event: &Event) -> Option<(Name, Name)> {
     let (job_id, task_id) = split_task_entity(&event.entity_id)?;
-    Some((Name::new("jobId", job_id).ok()?, Name::new("taskId", task_id).ok()?))
+    Some((Name::stored("jobId", job_id).ok()?, Name::stored("taskId", task_id).ok()?))
 }
 
 /// Whether an event of a task says that it is that of the job in its entity.
@@ -90,10 +89,8 @@ impl Dispatch {
             counted: true,
             ttl: kept_until(event.ttl),
         };
-        if !record.in_job && !says_job(event) {
-            return Ok(None);
-        }
-        // What the job started is in the job; all else has to be looked up.
+        // What the job started is in the job; all else has to be looked up. An end that does not name its job counts
+        // too: the record of the task has ended with it, and the job cannot start that task any more.
         if !record.in_job && !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
             // The mark first, and only then the look: whoever puts the task in place reads the marks after that.
             self.note_end(&event.tenant_id, job_id, &end).await?;

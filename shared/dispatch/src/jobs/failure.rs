@@ -9,7 +9,7 @@ use ledgerline_event::{
 };
 use ledgerline_ledger::control::keys;
 
-use super::record::{JobEnd, JobNode, Outcome};
+use super::record::{JobEnd, Outcome};
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
@@ -58,14 +58,14 @@ impl Dispatch {
         tenant: &Name,
         job_id: &Name,
     ) -> Result<BTreeMap<String, Option<TaskState>>, DispatchError> {
-        let nodes: Vec<JobNode> = self.job_rows(tenant, job_id, keys::NODES).await?;
+        let tasks = self.task_ids(tenant, job_id).await?;
         let ends: Vec<JobEnd> = self.job_rows(tenant, job_id, keys::ENDS).await?;
         let mut statuses: BTreeMap<String, Option<TaskState>> =
-            nodes.iter().map(|node| (node.task_id.to_string(), None)).collect();
+            tasks.iter().map(|task_id| (task_id.to_string(), None)).collect();
         let ended: BTreeSet<&Name> = ends.iter().map(|end| &end.task_id).collect();
-        let open = nodes.iter().filter(|node| !ended.contains(&node.task_id));
+        let open = tasks.iter().filter(|task_id| !ended.contains(task_id));
         // A failed task that was resumed is one of these too, but its mark says so until it ends again.
-        let requests = open.map(|node| task_entity(job_id, &node.task_id)).collect::<Result<Vec<_>, _>>()?;
+        let requests = open.map(|task_id| task_entity(job_id, task_id)).collect::<Result<Vec<_>, _>>()?;
         for summary in self.summaries(tenant, &requests).await? {
             if let Some((_, task_id)) = ledgerline_event::dag::split_task_entity(&summary.request_id) {
                 statuses.insert(task_id.to_owned(), Some(summary.state));
@@ -88,9 +88,9 @@ impl Dispatch {
         job_id: &Name,
         total: u32,
     ) -> Result<JobCompleted, DispatchError> {
-        let nodes: Vec<JobNode> = self.job_rows(tenant, job_id, keys::NODES).await?;
+        let tasks = self.task_ids(tenant, job_id).await?;
         let task_statuses =
-            nodes.iter().map(|node| (node.task_id.to_string(), Some(TaskState::Completed))).collect();
+            tasks.iter().map(|task_id| (task_id.to_string(), Some(TaskState::Completed))).collect();
         Ok(JobCompleted { job_id: job_id.to_string(), total_tasks: total, task_statuses })
     }
 }

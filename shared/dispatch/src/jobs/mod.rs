@@ -13,6 +13,7 @@ mod create;
 mod drive;
 mod ended;
 mod failure;
+mod input;
 mod outcome;
 mod output;
 mod query;

@@ -8,7 +8,7 @@ use super::record::{JobEnd, Outcome};
 use crate::{
     Dispatch, DispatchError,
     conditional::{number, text},
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
 /// Outcomes of one transaction.
@@ -31,7 +31,7 @@ impl Dispatch {
     ) -> Result<(), DispatchError> {
         for chunk in ends.chunks(AT_ONCE) {
             let mut rest: Vec<&Counted> = chunk.iter().collect();
-            let mut attempt = 0;
+            let mut patience = Patience::default();
             while !rest.is_empty() {
                 match self.count_together(tenant, job_id, &rest).await? {
                     None => break,
@@ -49,7 +49,7 @@ impl Dispatch {
                             !positions.contains(&(position - 1))
                         });
                     }
-                    Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                    Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
                 }
             }
         }

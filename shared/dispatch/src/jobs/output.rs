@@ -90,8 +90,8 @@ impl Dispatch {
         let event = self.timeline.stored_at(tenant, event_sk).await?;
         let mut event = event.ok_or_else(|| lost(parent, "its event has expired"))?;
         self.timeline.restore(&mut event).await?;
-        if overflow::marker(&event.properties).is_some() {
-            return Err(lost(parent, "what overflowed to S3 is missing or is not what was sent").into());
+        if let Some(missing) = overflow::missing(&event.properties) {
+            return Err(lost(parent, &missing).into());
         }
         let output = event.properties.remove("output").unwrap_or(Value::Null);
         let size = serde_json::to_vec(&output).map_or(0, |json| json.len());

@@ -1,17 +1,14 @@
 //! What is stored of a job: the job with its counts, its nodes, the outcomes of its tasks, and who waits for whom.
 
-use ledgerline_event::{Event, JobState, Millis, Name, Seconds, catalogue::JobTask, job_state};
+use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
+use ledgerline_event::{Event, Invalid, JobState, Millis, Name, Seconds, catalogue::JobTask, job_state};
 use ledgerline_ledger::{
     StoreError,
     control::{Item, item, keys, read},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Dispatch, DispatchError, claim::ClaimState};
-
-/// Larger inputs of a node lie in the payload bucket.
-const NODE_INPUT_BYTES: usize = 30_000;
 
 /// What is kept of a job outlives its events by this: one that waits for somebody must not lose its tasks meanwhile.
 const KEPT_LONGER_SECONDS: u64 = 365 * 24 * 60 * 60;
@@ -112,8 +109,10 @@ pub(crate) struct JobNode {
     pub(crate) task_id: Name,
     pub(crate) name: String,
     pub(crate) depends_on: Vec<String>,
+    /// What it is given, if that is small. Earlier versions kept up to 30 KB here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) input: Option<String>,
+    /// Where that lies otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) input_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,6 +148,21 @@ pub(crate) enum Outcome {
 }
 
 impl JobNode {
+    /// The node of a task, its input left out.
+    pub(super) fn new(task: &JobTask, event: &Event) -> Result<Self, Invalid> {
+        Ok(Self {
+            task_id: Name::new("taskId", task.task_id.as_str())?,
+            name: task.name.clone(),
+            depends_on: task.depends_on.clone(),
+            input: None,
+            input_key: None,
+            timeout_ms: task.timeout_ms,
+            max_attempts: task.max_attempts,
+            added_by: event.event_id.clone(),
+            ttl: kept_until(event.ttl),
+        })
+    }
+
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
         let parents: usize = self.depends_on.iter().map(String::len).sum();
@@ -168,45 +182,6 @@ impl Dispatch {
         job_id: &str,
     ) -> Result<Option<JobRecord>, DispatchError> {
         Ok(self.control.get(&keys::job(tenant, job_id)).await?)
-    }
-
-    /// A node to be, its input put where it fits.
-    pub(crate) async fn new_node(&self, task: &JobTask, event: &Event) -> Result<JobNode, DispatchError> {
-        let json = serde_json::to_string(&task.input)
-            .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
-        let (input, input_key) = match json.len() {
-            ..=NODE_INPUT_BYTES => (Some(json), None),
-            _ => {
-                // A name of its own: ids of events and tasks are the tenants', and two may have the same.
-                let key = format!("tasks/{}-node.json", self.new_event_id());
-                self.payloads.put(&key, json.into_bytes()).await?;
-                (None, Some(key))
-            }
-        };
-        Ok(JobNode {
-            task_id: Name::new("taskId", task.task_id.as_str())?,
-            name: task.name.clone(),
-            depends_on: task.depends_on.clone(),
-            input,
-            input_key,
-            timeout_ms: task.timeout_ms,
-            max_attempts: task.max_attempts,
-            added_by: event.event_id.clone(),
-            ttl: kept_until(event.ttl),
-        })
-    }
-
-    /// The static input of a node.
-    pub(crate) async fn node_input(&self, node: &JobNode) -> Result<Map<String, Value>, DispatchError> {
-        let unreadable = |what: String| StoreError::unreadable("reading a task's input", what);
-        let json = match (&node.input, &node.input_key) {
-            (Some(json), _) => json.clone().into_bytes(),
-            (None, Some(key)) => {
-                self.payloads.get(key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?
-            }
-            (None, None) => return Ok(Map::new()),
-        };
-        Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
     }
 
     /// The nodes of some tasks, as far as they are there.
@@ -231,27 +206,44 @@ impl Dispatch {
         Ok(self.control.get_all(&keys).await?.into_iter().map(read).collect::<Result<_, _>>()?)
     }
 
+    /// The ids of a job's tasks, and nothing else of their nodes: those of earlier versions hold their inputs.
+    pub(super) async fn task_ids(&self, tenant: &str, job_id: &str) -> Result<Vec<Name>, DispatchError> {
+        let nodes = self.beginning_with(tenant, job_id, keys::NODES).projection_expression("taskId");
+        Ok(all_rows::<TaskId>(nodes).await?.into_iter().map(|node| node.task_id).collect())
+    }
+
     /// Every record of a job that begins like this.
-    pub(crate) async fn job_rows<T: serde::de::DeserializeOwned>(
+    pub(crate) async fn job_rows<T: DeserializeOwned>(
         &self,
         tenant: &str,
         job_id: &str,
         beginning: &str,
     ) -> Result<Vec<T>, DispatchError> {
-        let mut pages = self
-            .control
+        all_rows(self.beginning_with(tenant, job_id, beginning)).await
+    }
+
+    fn beginning_with(&self, tenant: &str, job_id: &str, beginning: &str) -> QueryFluentBuilder {
+        self.control
             .partition(&keys::job_partition(tenant, job_id))
             .key_condition_expression("PK = :pk AND begins_with(SK, :beginning)")
             .expression_attribute_values(":beginning", crate::conditional::text(beginning))
-            .into_paginator()
-            .send();
-        let mut rows = Vec::new();
-        while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| StoreError::new("Query", error))?;
-            for found in page.items.unwrap_or_default() {
-                rows.push(read(found)?);
-            }
-        }
-        Ok(rows)
     }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskId {
+    task_id: Name,
+}
+
+async fn all_rows<T: DeserializeOwned>(query: QueryFluentBuilder) -> Result<Vec<T>, DispatchError> {
+    let mut pages = query.into_paginator().send();
+    let mut rows = Vec::new();
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| StoreError::new("Query", error))?;
+        for found in page.items.unwrap_or_default() {
+            rows.push(read(found)?);
+        }
+    }
+    Ok(rows)
 }

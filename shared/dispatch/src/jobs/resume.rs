@@ -1,6 +1,6 @@
 //! Resuming a job: what failed runs again, in its next generation, and nothing else does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Event, Invalid, Name, catalogue::JobResumed};
@@ -9,21 +9,21 @@ use serde::Deserialize;
 
 use super::{
     create::same_job,
-    record::{JobEnd, Outcome},
+    record::{JobEnd, JobNode, Outcome},
     start::Ready,
 };
 use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
     conditional::number,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Hindrance, Patience, built, busy, cancelled},
 };
 
 impl Dispatch {
     /// Resumes a job in the context of `emitter`. Answers the tasks that run again.
     pub async fn resume_job(&self, emitter: &Emitter, job_id: &str) -> Result<Vec<Name>, DispatchError> {
         let tenant = emitter.origin().tenant.clone();
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let job = self.known_job(&tenant, job_id).await?;
             if job.completed_at.is_some() {
@@ -35,7 +35,10 @@ impl Dispatch {
             let failed: Vec<JobEnd> =
                 ends.into_iter().filter(|end| end.outcome == Outcome::Failed && end.counted).collect();
             let mut tasks: BTreeMap<String, u32> = BTreeMap::new();
-            for end in &failed {
+            let ids = failed.iter().map(|end| end.task_id.as_str());
+            let may_start = self.startable(&tenant, &job.job_id, ids).await?;
+            let may_start: BTreeSet<&Name> = may_start.iter().map(|node| &node.task_id).collect();
+            for end in failed.iter().filter(|end| may_start.contains(&end.task_id)) {
                 // One that is running again has a record of the next generation.
                 let next = keys::task_record(
                     &tenant,
@@ -45,6 +48,12 @@ impl Dispatch {
                 if self.control.get::<serde_json::Value>(&next).await?.is_none() {
                     tasks.insert(end.task_id.to_string(), end.generation.saturating_add(1));
                 }
+            }
+            if !failed.is_empty() && may_start.is_empty() {
+                let reason = format!(
+                    "what has failed in the job `{job_id}` depends on tasks that are not completed: resume it after them"
+                );
+                return Err(DispatchError::Refused(reason));
             }
             if tasks.is_empty() && !failed.is_empty() {
                 let reason = format!("the failed tasks of the job `{job_id}` have been started again");
@@ -100,9 +109,25 @@ impl Dispatch {
                     return Ok(resumed);
                 }
                 // Somebody else resumed it: what is left to resume is looked up again.
-                Some(Cancelled::Refused(_) | Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
+                Some(Cancelled::Refused(_)) => busy(&mut patience, Hindrance::Behind).await?,
             }
         }
+    }
+
+    /// Those of some tasks whose parents are completed. Another system may have ended a task that waited for its parents:
+    /// such a one starts after them.
+    async fn startable<'t>(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        tasks: impl Iterator<Item = &'t str>,
+    ) -> Result<Vec<JobNode>, DispatchError> {
+        let mut nodes = self.nodes(tenant, job_id, tasks).await?;
+        let parents = nodes.iter().flat_map(|node| node.depends_on.iter().map(String::as_str)).collect();
+        let completed = self.completed(tenant, job_id, parents).await?;
+        nodes.retain(|node| node.depends_on.iter().all(|parent| completed.contains(parent)));
+        Ok(nodes)
     }
 
     /// Starts what a resume is about, once.
@@ -113,7 +138,7 @@ impl Dispatch {
         let tenant = &event.tenant_id;
         let ids = || resumed.tasks.keys().map(String::as_str);
         let ends = self.ends(tenant, &job_id, ids()).await?;
-        let nodes = self.nodes(tenant, &job_id, ids()).await?;
+        let nodes = self.startable(tenant, &job_id, ids()).await?;
         let ready = nodes.into_iter().filter_map(|node| {
             let generation = *resumed.tasks.get(node.task_id.as_str())?;
             let failed = ends.iter().find(|end| end.task_id == node.task_id)?;

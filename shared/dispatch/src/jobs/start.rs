@@ -20,7 +20,7 @@ use crate::{
     claim::{Effects, Intent},
     conditional::number,
     tasks::{TaskRecord, TaskStart, WithClaim, new_record, seal},
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
 /// Starts of one transaction…
@@ -99,7 +99,7 @@ impl Dispatch {
         cause: &Event,
     ) -> Result<Planned, DispatchError> {
         let Ready { node, generation } = ready;
-        let mut input = self.node_input(node).await?;
+        let mut input = self.node_input(&cause.tenant_id, job_id, node).await?;
         if !node.depends_on.is_empty() {
             let given = self.given_by(&cause.tenant_id, &node.depends_on, outputs).await?;
             input.insert("dependencyOutputs".into(), Value::Object(given));
@@ -114,6 +114,7 @@ impl Dispatch {
             generation: *generation,
             timeout_ms: node.timeout_ms,
             max_attempts: node.max_attempts,
+            has_record: true,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
         let record = new_record(&message, None, self.now())?;
@@ -175,7 +176,7 @@ impl Dispatch {
         job_id: &Name,
         mut starts: Vec<(Planned, bool)>,
     ) -> Result<(), DispatchError> {
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         while !starts.is_empty() {
             let again = starts.iter().filter(|(_, again)| *again).count();
             let mut transaction = self.control.transaction();
@@ -215,7 +216,7 @@ impl Dispatch {
                     }
                     starts = rest;
                 }
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
         let mut all = Effects::default();

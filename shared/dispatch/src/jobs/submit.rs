@@ -18,7 +18,7 @@ use crate::{
     Dispatch, DispatchError,
     claim::{Claimed, Effects, Intent},
     tasks::WithClaim,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Hindrance, Patience, built, busy, cancelled},
 };
 
 /// Tasks that are added together: one transaction takes a hundred writes.
@@ -126,7 +126,7 @@ impl Dispatch {
         let collapsed = match claimed {
             Claimed::New => false,
             Claimed::Before(before) if before.claim_id == claim.claim_id => false,
-            Claimed::Before(_) => {
+            Claimed::Before(_) | Claimed::Recorded => {
                 let there = self.job_record(tenant, &job_id).await?;
                 if there.and_then(|there| there.content_hash).as_ref() != Some(&hash) {
                     let reason =
@@ -156,7 +156,7 @@ impl Dispatch {
             );
             return Err(Invalid::new("tasks", reason).into());
         }
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let job = self.known_job(&tenant, job_id).await?;
             if job.completed_at.is_some() {
@@ -165,7 +165,7 @@ impl Dispatch {
             }
             if !job.laid_out {
                 // Its own tasks are on their way: what is known of them is not all yet.
-                attempt = busy(attempt).await?;
+                busy(&mut patience, Hindrance::Behind).await?;
                 continue;
             }
             let mentioned: BTreeSet<&str> = tasks
@@ -190,7 +190,8 @@ impl Dispatch {
             };
             let emitter = emitter.within(|origin| origin.app = job.app_name.clone());
             let event = emitter.catalogued(job_id, added).build_plain()?;
-            let nodes = try_join_all(tasks.iter().map(|task| self.new_node(task, &event))).await?;
+            let new = try_join_all(tasks.iter().map(|task| self.new_node(job_id, task, &event))).await?;
+            let (nodes, inputs): (Vec<_>, Vec<_>) = new.into_iter().map(|new| (new.node, new.input)).unzip();
             let size: usize = nodes.iter().map(JobNode::size).sum();
             if size > ADDED_BYTES {
                 let reason = format!(
@@ -198,6 +199,7 @@ impl Dispatch {
                 );
                 return Err(Invalid::new("tasks", reason).into());
             }
+            self.control.put_all(inputs.into_iter().flatten().collect()).await?;
             let key = keys::job_addition(&tenant, job_id, &event.event_id);
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             let claim =
@@ -236,7 +238,8 @@ impl Dispatch {
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
                 // Something has changed since it was read: it is checked again.
-                Some(Cancelled::Refused(_) | Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
+                Some(Cancelled::Refused(_)) => busy(&mut patience, Hindrance::Behind).await?,
             }
         }
     }

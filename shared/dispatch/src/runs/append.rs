@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Dispatch, DispatchError,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
 /// Writes of one transaction beside the entry and the run: it takes a hundred.
@@ -188,7 +188,7 @@ impl Dispatch {
                 Err(error) => Err(StoreError::new("PutItem", error).into()),
             };
         }
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let put = self.control.put_for_transaction(&key, &row)?;
             let put = put.condition_expression("attribute_not_exists(PK)").build().map_err(built)?;
@@ -205,7 +205,7 @@ impl Dispatch {
                         positions.into_iter().map(|position| position - 1).collect(),
                     ));
                 }
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
     }

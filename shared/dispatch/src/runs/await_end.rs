@@ -16,13 +16,14 @@ impl Dispatch {
         let mut event = end.clone();
         self.timeline.restore(&mut event).await?;
         let property = |name: &str| event.properties.get(name).cloned();
-        let ended = match event.event_type.as_str() {
-            "Task Completed" if overflow::marker(&event.properties).is_some() => json!({
+        let missing = overflow::missing(&event.properties);
+        let ended = match (event.event_type.as_str(), missing) {
+            ("Task Completed", Some(missing)) => json!({
                 "state": "failed",
-                "error": "the output of the task is missing: the part that overflowed to S3 cannot be read",
+                "error": format!("the output of the task is missing: {missing}"),
             }),
-            "Task Completed" => json!({ "state": "completed", "output": property("output") }),
-            "Task Timeout" => json!({
+            ("Task Completed", None) => json!({ "state": "completed", "output": property("output") }),
+            ("Task Timeout", _) => json!({
                 "state": "failed",
                 "error": format!("the task timed out after {} ms", property("elapsedMs").unwrap_or_default()),
                 "errorCategory": "timeout",

@@ -4,7 +4,7 @@
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{LogDraft, Name, RunEventType};
 use ledgerline_ledger::{
-    Fault, StoreError,
+    StoreError,
     control::keys::{self, ControlKey},
 };
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Dispatch, DispatchError,
     conditional::{Answer, conditionally, number, text},
-    transaction::{built, busy},
+    transaction::{Patience, built},
 };
 
 /// What became of taking an event.
@@ -40,7 +40,7 @@ impl Dispatch {
         waiter: &ControlKey,
     ) -> Result<(), DispatchError> {
         let key = keys::run(tenant, &owner.run_id);
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         let called = loop {
             let update = self
                 .control
@@ -57,8 +57,7 @@ impl Dispatch {
                 .expression_attribute_values(":wait", AttributeValue::Ss(vec![owner.entity_id.to_string()]));
             match conditionally::<RunRecord>(update).await {
                 Ok(answer) => break matches!(answer, Answer::Done(_)),
-                Err(error) if error.fault == Fault::Conflict => attempt = busy(attempt).await?,
-                Err(error) => return Err(error.into()),
+                Err(error) => patience.wait_after(error).await?,
             }
         };
         if called {

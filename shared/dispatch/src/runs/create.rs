@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{RUN_LEASE_MS, RunRecord, log::json_size, outbox::check_loggable};
 use crate::{
     Dispatch, DispatchError,
-    transaction::{Cancelled, built, busy, cancelled},
+    transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
 /// A larger context loses what senders have added to it.
@@ -227,7 +227,7 @@ impl Dispatch {
         let key = keys::run(tenant, run_id);
         let entry = self.entry_row(&run.event_id, &[created]).await?;
         let record = run.record(self.now().plus(RUN_LEASE_MS));
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let mut transaction = self.control.transaction();
             for put in [
@@ -240,7 +240,7 @@ impl Dispatch {
             match cancelled(transaction.send().await)? {
                 None => return Ok(None),
                 Some(Cancelled::Refused(_)) => return Ok(self.control.get(&key).await?),
-                Some(Cancelled::Busy) => attempt = busy(attempt).await?,
+                Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
             }
         }
     }

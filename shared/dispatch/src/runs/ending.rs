@@ -5,7 +5,10 @@ use ledgerline_event::{LogDraft, Name, RunEntity, RunEventType, RunState};
 use ledgerline_ledger::{StoreError, control::keys};
 
 use super::{Appended, RunLease, RunLog, RunRecord, log::json_size};
-use crate::{Dispatch, DispatchError, transaction::busy};
+use crate::{
+    Dispatch, DispatchError,
+    transaction::{Hindrance, Patience, busy},
+};
 
 /// A larger last event lies in the payload bucket: a record has 400 KB.
 const INLINE_BYTES: usize = 50_000;
@@ -68,14 +71,14 @@ impl Dispatch {
         last: &LogDraft,
         lease: Option<&RunLease>,
     ) -> Result<(), DispatchError> {
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         while !log.history.state().is_some_and(RunState::is_terminal) {
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
             match self.append(log, &drafts, lease).await? {
                 // Perhaps more was open than one entry closes.
                 Appended::Done(_) => {}
                 Appended::Behind | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
-                    attempt = busy(attempt).await?;
+                    busy(&mut patience, Hindrance::Behind).await?;
                     self.catch_up(log).await?;
                 }
             }

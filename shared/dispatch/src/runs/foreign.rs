@@ -9,7 +9,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{Appended, NewRun, RunLog, RunRecord, hook::check_chosen_token, outbox::check_loggable};
-use crate::{Dispatch, DispatchError, transaction::busy};
+use crate::{
+    Dispatch, DispatchError,
+    transaction::{Hindrance, Patience, busy},
+};
 
 /// An event that somebody wants to append.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,7 +54,7 @@ impl Dispatch {
         if let Some(ending) = self.ending_of(&run).await? {
             self.end_run(&mut log, &ending, None).await?;
         }
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             log.history.check(&draft)?;
             take_over(&mut log, event_type)?;
@@ -78,7 +81,7 @@ impl Dispatch {
                     self.catch_up(&mut log).await?;
                 }
                 Appended::Behind | Appended::Lost | Appended::GuardRefused => {
-                    attempt = busy(attempt).await?;
+                    busy(&mut patience, Hindrance::Behind).await?;
                     self.catch_up(&mut log).await?;
                 }
             }

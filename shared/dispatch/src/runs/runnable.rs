@@ -70,7 +70,7 @@ impl Dispatch {
                 continue;
             }
             let Some((tenant, run_id)) = row.place.split_once('#') else { continue };
-            let (tenant, run_id) = (Name::new("tenantId", tenant)?, Name::new("runId", run_id)?);
+            let (tenant, run_id) = (Name::stored("tenantId", tenant)?, Name::stored("runId", run_id)?);
             self.send_run(&tenant, &run_id, 0).await?;
             let delete = self.control.delete(&keys::refused_run(workflow, &tenant, &run_id)).send().await;
             delete.map_err(|error| StoreError::new("DeleteItem", error))?;

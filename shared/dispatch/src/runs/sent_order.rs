@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{
-    Fault, StoreError,
+    StoreError,
     control::{
         Item, item,
         keys::{self, ControlKey},
@@ -26,7 +26,7 @@ use super::{SentEvent, send::leaves_of};
 use crate::{
     Dispatch, DispatchError,
     conditional::{Answer, conditionally, number, text},
-    transaction::busy,
+    transaction::{Hindrance, Patience, busy},
 };
 
 /// Senders of the version before know no watermark. A deployment takes less than this: for so long after the first
@@ -82,7 +82,7 @@ impl Dispatch {
         self.senders_keep_order().await?;
         let (mut order, floor) = self.sent_order_and_floor(tenant, name).await?;
         let earliest = floor.map_or(sent.timestamp, |floor| floor.max(sent.timestamp));
-        let mut attempt = 0;
+        let (mut attempt, mut patience) = (0, Patience::default());
         loop {
             let place = order.place_after(earliest, &sent.event_id, attempt);
             self.control.put_all(self.sent_rows(sent, place).await?).await?;
@@ -91,7 +91,8 @@ impl Dispatch {
                 // The rows stay there: another process that sends the same event may have published them.
                 Published::Passed(watermark) => {
                     order.watermark = Some(watermark);
-                    attempt = busy(attempt).await?;
+                    attempt += 1;
+                    busy(&mut patience, Hindrance::Behind).await?;
                 }
             }
         }
@@ -152,7 +153,7 @@ impl Dispatch {
         event_name: &Name,
         place: &str,
     ) -> Result<Published, DispatchError> {
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let update = self
                 .control
@@ -168,11 +169,10 @@ impl Dispatch {
                     Some(watermark) => Ok(Published::Passed(watermark)),
                     None => Err(StoreError::unreadable("UpdateItem", "a watermark is missing").into()),
                 },
-                Err(error) if error.fault == Fault::Conflict => {
-                    attempt = busy(attempt).await?;
+                Err(error) => {
+                    patience.wait_after(error).await?;
                     continue;
                 }
-                Err(error) => Err(error.into()),
             };
         }
     }
@@ -182,7 +182,7 @@ impl Dispatch {
         if self.sent_floors.lock().is_ok_and(|known| known.get(tenant).is_some_and(|known| *known >= floor)) {
             return Ok(());
         }
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         let floor = loop {
             let update = self
                 .control
@@ -194,8 +194,7 @@ impl Dispatch {
             match conditionally::<Floor>(update).await {
                 Ok(Answer::Done(there) | Answer::Refused(Some(there))) => break there.floor,
                 Ok(Answer::Refused(None)) => break floor,
-                Err(error) if error.fault == Fault::Conflict => attempt = busy(attempt).await?,
-                Err(error) => return Err(error.into()),
+                Err(error) => patience.wait_after(error).await?,
             }
         };
         if let Ok(mut known) = self.sent_floors.lock() {

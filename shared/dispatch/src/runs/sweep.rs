@@ -6,9 +6,8 @@ use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{LogDraft, Millis, Name, RunEntity, RunEventType};
 use ledgerline_ledger::{
     StoreError,
-    control::keys::{self, ControlKey, DUE_SHARDS},
+    control::keys::{self, ControlKey},
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -19,8 +18,10 @@ use super::{
 };
 use crate::{
     Dispatch, DispatchError,
+    attention::Sweeper,
     claim::Message,
     conditional::{Answer, conditionally, number},
+    due_parts::{Part, Place, parts},
 };
 
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
@@ -54,36 +55,6 @@ pub struct RunsSwept {
     pub sent_again: usize,
     /// Timers that were seen to.
     pub timers: usize,
-}
-
-/// Where a sweep stopped: the next one begins there, so that one that never has the time for everything comes to
-/// everything in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Place {
-    shard: u8,
-    due_at: Millis,
-}
-
-/// A part of what is due: one shard, from a time to a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    shard: u8,
-    from: Millis,
-    until: Millis,
-}
-
-/// Everything that is due until then, from `place` on and around to it again.
-fn parts(place: Option<Place>, until: Millis) -> Vec<Part> {
-    let begin = place.unwrap_or(Place { shard: 0, due_at: Millis::MIN });
-    let first = begin.shard % DUE_SHARDS;
-    let all = (0..DUE_SHARDS).map(|n| (first + n) % DUE_SHARDS);
-    let mut parts: Vec<Part> = all.map(|shard| Part { shard, from: Millis::MIN, until }).collect();
-    if begin.due_at > Millis::MIN {
-        parts[0].from = begin.due_at.min(until);
-        parts.push(Part { shard: first, from: Millis::MIN, until: parts[0].from });
-    }
-    parts
 }
 
 impl Dispatch {
@@ -136,7 +107,13 @@ impl Dispatch {
             };
             written?;
         }
-        trouble.map_or(Ok(swept), Err)
+        match trouble {
+            Some(error) => Err(error),
+            None => {
+                self.note_swept(Sweeper::Runs).await;
+                Ok(swept)
+            }
+        }
     }
 
     /// Sweeps a part, page by page. Answers where it stopped if there was no time for all of it.
@@ -209,7 +186,7 @@ impl Dispatch {
     /// A run that was created, woken or taken, and not looked after in time.
     async fn sweep_run(&self, key: &ControlKey) -> Result<bool, DispatchError> {
         let Some((tenant, _)) = keys::parse_run_partition(&key.pk) else { return Ok(false) };
-        let tenant = Name::new("tenantId", tenant)?;
+        let tenant = Name::stored("tenantId", tenant)?;
         let now = self.now();
         let Some(run) = self.control.get::<RunRecord>(key).await? else { return Ok(false) };
         let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
@@ -244,7 +221,7 @@ impl Dispatch {
         let Some(due_at) = owner.due_at else { return Ok(nothing) };
         let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
         let Some((tenant, _)) = tenant else { return Ok(nothing) };
-        let tenant = Name::new("tenantId", tenant)?;
+        let tenant = Name::stored("tenantId", tenant)?;
         let now = self.now();
         if !owner.external {
             let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
@@ -298,37 +275,5 @@ impl Dispatch {
             self.go_on(&tenant, &owner.run_id, true).await?;
         }
         Ok(Seen { sent_again: false, timer: true, message: None })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(ms: u64) -> Millis {
-        Millis::try_from(ms).unwrap()
-    }
-
-    #[test]
-    fn a_sweep_goes_around_from_where_the_last_one_stopped() {
-        let until = at(1_767_453_739_640);
-        let whole = parts(None, until);
-        assert_eq!(whole.len(), usize::from(DUE_SHARDS));
-        assert!(whole.iter().all(|part| part.from == Millis::MIN && part.until == until));
-
-        let stopped = Place { shard: DUE_SHARDS - 1, due_at: at(1_767_453_000_000) };
-        let around = parts(Some(stopped), until);
-        let shards: Vec<u8> = around.iter().map(|part| part.shard).collect();
-        assert_eq!(shards[0], stopped.shard);
-        assert_eq!((shards[1], shards[shards.len() - 1]), (0, stopped.shard));
-        assert_eq!(around[0].from, stopped.due_at);
-        assert_eq!(
-            around[around.len() - 1],
-            Part { shard: stopped.shard, from: Millis::MIN, until: stopped.due_at }
-        );
-
-        // A clock that was ahead has stopped in the future.
-        let ahead = parts(Some(Place { shard: 0, due_at: at(1_767_453_999_999) }), until);
-        assert_eq!((ahead[0].from, ahead[ahead.len() - 1].until), (until, until));
     }
 }

@@ -6,7 +6,12 @@ use ledgerline_event::{Invalid, LogDraft, LogEvent, Name, RunEntity, RunEventTyp
 use serde::{Deserialize, Serialize};
 
 use super::{append::PutEntry, side_writes::RunWrite};
-use crate::{Dispatch, DispatchError, Queue, claim::Message, tasks::group, transaction::busy};
+use crate::{
+    Dispatch, DispatchError, Queue,
+    claim::Message,
+    tasks::group,
+    transaction::{Hindrance, Patience, busy},
+};
 
 /// What a runner is asked to look after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +69,7 @@ impl Dispatch {
     ) -> Result<Woken, DispatchError> {
         let FromOutside { tenant, run_id, draft, guards, expected_wakes } = outside;
         let nonce = self.new_event_id();
-        let mut attempt = 0;
+        let mut patience = Patience::default();
         loop {
             let Some(last) = self.last_entry(tenant, run_id).await? else { return Ok(Woken::Ended) };
             let Some(newest) = last.events.last() else { return Ok(Woken::Ended) };
@@ -78,7 +83,7 @@ impl Dispatch {
             let events = std::slice::from_ref(&event);
             match self.put_entry(tenant, run_id, last.sequence + 1, &nonce, events, writes).await? {
                 PutEntry::Done => return Ok(Woken::Done(event)),
-                PutEntry::Taken => attempt = busy(attempt).await?,
+                PutEntry::Taken => busy(&mut patience, Hindrance::Behind).await?,
                 PutEntry::Refused(_) => return Ok(Woken::Refused),
             }
         }

@@ -230,11 +230,12 @@ impl Dispatch {
     }
 
     /// Whether a task that has no record of this generation may have one: only if it has none at all, and then it is the
-    /// first. A generation that nobody opened is somebody's invention.
+    /// first. A task of a job begins with generation 1: only the job opens others.
     async fn may_begin(&self, event: &Event, generation: u32) -> Result<bool, DispatchError> {
+        let in_job = ledgerline_event::dag::split_task_entity(&event.entity_id).is_some();
         Ok(generation == 1 || {
             let known = self.generations(&event.tenant_id, &event.entity_id).await?;
-            known.is_empty() && generation > 0
+            known.is_empty() && generation > 0 && !in_job
         })
     }
 

@@ -9,14 +9,19 @@ mod judge;
 mod mark;
 mod news;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use ledgerline_event::{
     Millis, Name, Seconds, TaskSummary,
     catalogue::{HealthSummary, TaskHealthCheck, TaskState},
 };
-use ledgerline_ledger::control::keys::{self, ControlKey};
+use ledgerline_ledger::{
+    StoreError,
+    control::keys::{self, ControlKey},
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 pub use self::judge::Thresholds;
 use self::{
@@ -28,7 +33,9 @@ use self::{
 use super::message::seal;
 use crate::{
     Dispatch, DispatchError,
+    attention::Sweeper,
     claim::{Claimed, Effects, Intent},
+    course::{Course, around},
 };
 
 /// How often tasks are looked at.
@@ -40,6 +47,15 @@ const CHECKED_AT_ONCE: usize = 4;
 /// Tasks that are listed with one request.
 const LISTED_AT_ONCE: usize = 1_000;
 
+/// How long a check takes at most, unless its caller says so. The function has two minutes.
+const BUDGET: Duration = Duration::from_secs(75);
+
+/// The last tenant that a check came to before its time was over.
+#[derive(Serialize, Deserialize)]
+struct HealthPlace {
+    after: String,
+}
+
 /// What a check found and did, of all tenants together.
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
@@ -48,6 +64,8 @@ pub struct HealthChecked {
     pub tasks: HealthSummary,
     /// Tasks without a worker whose message was sent again.
     pub given_back: usize,
+    /// Tasks that no worker had taken for ten days whose message was sent again.
+    pub enqueued_again: usize,
     pub alerts: usize,
     /// What could not be done; the next check tries again.
     pub trouble: usize,
@@ -66,17 +84,38 @@ impl Dispatch {
     /// Looks at every task that is being worked on: tells the ledger, gives back what has no worker any more, and tells
     /// people what has changed. Trouble with one tenant leaves the others alone.
     pub async fn check_health(&self, thresholds: &Thresholds) -> Result<HealthChecked, DispatchError> {
+        self.check_health_until(thresholds, Instant::now() + BUDGET).await
+    }
+
+    /// The same until `deadline`; the next check goes on where this one stopped. Whatever the deadline is, some tenants
+    /// are checked.
+    pub async fn check_health_until(
+        &self,
+        thresholds: &Thresholds,
+        deadline: Instant,
+    ) -> Result<HealthChecked, DispatchError> {
         let marks: Vec<BusyMark> = self.control.all(keys::BUSY).await?;
+        let key = keys::sweep_place("HEALTH");
+        let stored: Option<HealthPlace> = self.control.get(&key).await?;
+        let after = stored.as_ref().map(|place| place.after.as_str());
+        let marks = around(marks, after, |mark| mark.tenant.as_str());
         let mut all = HealthChecked { tenants: marks.len(), ..HealthChecked::default() };
-        let checks: Vec<_> = marks
-            .into_iter()
-            .map(|mark| {
-                async move { (mark.tenant.clone(), self.check_tenant(mark, thresholds).await) }.boxed()
-            })
-            .collect();
-        let mut checks = stream::iter(checks).buffer_unordered(CHECKED_AT_ONCE);
+        let mut course = Course::new(marks.iter().map(|mark| mark.tenant.clone()).collect());
+        let mut waiting = marks.into_iter().enumerate();
+        let mut checks = FuturesUnordered::new();
         let mut alerts = Vec::new();
-        while let Some((tenant, checked)) = checks.next().await {
+        let mut begun = 0;
+        loop {
+            while checks.len() < CHECKED_AT_ONCE && (begun < CHECKED_AT_ONCE || Instant::now() < deadline) {
+                let Some((step, mark)) = waiting.next() else { break };
+                begun += 1;
+                checks.push(
+                    async move { (step, mark.tenant.clone(), self.check_tenant(mark, thresholds).await) }
+                        .boxed(),
+                );
+            }
+            let Some((step, tenant, checked)) = checks.next().await else { break };
+            course.finish(step);
             match checked {
                 Ok(checked) => {
                     all.add(&checked);
@@ -88,8 +127,30 @@ impl Dispatch {
                 }
             }
         }
+        match self.enqueue_untaken().await {
+            Ok((enqueued, trouble)) => {
+                all.enqueued_again = enqueued;
+                all.trouble += trouble;
+            }
+            Err(error) => {
+                tracing::error!(%error, "tasks that no worker takes were not looked at; the next check comes back to them");
+                all.trouble += 1;
+            }
+        }
+        match course.place().filter(|_| !course.is_over()) {
+            Some(after) => {
+                let put = self.control.put(&key, &HealthPlace { after: after.clone() })?.send().await;
+                put.map_err(|error| StoreError::new("PutItem", error))?;
+            }
+            None if stored.is_some() => {
+                let delete = self.control.delete(&key).send().await;
+                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
+            }
+            None => {}
+        }
+        self.note_swept(Sweeper::HealthCheck).await;
         all.alerts = alerts.len();
-        self.tell_until_trouble(alerts).await;
+        self.send_alerts(alerts).await;
         let counts = [
             ("Processing", all.tasks.total_processing),
             ("Warning", all.tasks.warning),
@@ -98,7 +159,12 @@ impl Dispatch {
         ];
         let counts = counts.map(|(name, count)| (name, usize::try_from(count).unwrap_or(usize::MAX)));
         self.metrics.count(self.now(), &counts);
-        self.metrics.count(self.now(), &[("GivenBack", all.given_back), ("HealthTrouble", all.trouble)]);
+        let counts = [
+            ("GivenBack", all.given_back),
+            ("EnqueuedAgain", all.enqueued_again),
+            ("HealthTrouble", all.trouble),
+        ];
+        self.metrics.count(self.now(), &counts);
         Ok(all)
     }
 
@@ -107,7 +173,7 @@ impl Dispatch {
         mut mark: BusyMark,
         thresholds: &Thresholds,
     ) -> Result<TenantChecked, DispatchError> {
-        let tenant = &Name::new("tenantId", mark.tenant.as_str())?;
+        let tenant = &Name::stored("tenantId", mark.tenant.as_str())?;
         let now = self.now();
         let tasks = self.processing(tenant).await?;
         let overdue: Vec<&TaskSummary> = tasks.iter().filter(|task| is_overdue(task, now)).collect();
@@ -179,7 +245,7 @@ impl Dispatch {
         let listed: HashSet<&str> =
             checked.iter().map(|checked| checked.health.request_id.as_str()).collect();
         let left = before.keys().filter(|id| !listed.contains(id.as_str()));
-        let left = left.map(|id| Name::new("requestId", id.as_str()));
+        let left = left.map(|id| Name::stored("requestId", id.as_str()));
         let left: Vec<Name> = left.collect::<Result<_, _>>()?;
         let left = if left.is_empty() { Vec::new() } else { self.summaries(tenant, &left).await? };
         let news = News::of(&before, checked, &left);
@@ -190,7 +256,7 @@ impl Dispatch {
                 Claimed::New => alert = Some(intent.key),
                 // Somebody else checks in the same minute, and may have seen less: what they did not tell is
                 // told at the next.
-                Claimed::Before(_) => return Ok(None),
+                Claimed::Before(_) | Claimed::Recorded => return Ok(None),
             }
         }
         self.note_unwell(mark, &before, &news.unwell).await?;
@@ -198,16 +264,6 @@ impl Dispatch {
             self.note_quiet(mark, now).await?;
         }
         Ok(alert)
-    }
-
-    /// Tells people. What cannot be told now is told by a sweep, and while Slack is down nobody waits for it twice.
-    async fn tell_until_trouble(&self, alerts: Vec<ControlKey>) {
-        for alert in alerts {
-            if let Err(error) = self.repeat(&alert).await {
-                tracing::error!(%error, "nobody was told; a sweep tries again");
-                return;
-            }
-        }
     }
 }
 

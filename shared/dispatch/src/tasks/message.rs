@@ -72,6 +72,8 @@ pub(crate) struct TaskStart {
     pub(crate) generation: u32,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) max_attempts: Option<u32>,
+    /// Whether it begins with a record, which keeps its message unless that is large.
+    pub(crate) has_record: bool,
 }
 
 const fn first_generation() -> u32 {
@@ -146,6 +148,7 @@ impl Dispatch {
         };
         self.put_input(&mut message, start.input).await?;
         let queued = message.to_queue()?;
+        self.keep_message(&message, &queued.body, start.has_record).await?;
         Ok((message, Effects { events: vec![event], messages: vec![queued], ..Effects::default() }))
     }
 

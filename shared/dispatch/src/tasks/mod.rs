@@ -10,6 +10,7 @@ mod record;
 mod shown;
 mod submit;
 mod summary;
+mod untaken;
 
 pub use dead_letter::Buried;
 pub use end::{EndAnswer, TaskEnd};

@@ -74,6 +74,9 @@ pub(crate) struct TaskRecord {
     /// The attempt whose message was sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_back: Option<u32>,
+    /// When its message was last enqueued again because no worker had taken it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) enqueued_at: Option<Millis>,
     #[serde(default, skip_serializing)]
     pub(crate) ttl: Option<Seconds>,
     /// Whether what it last claimed was sent.

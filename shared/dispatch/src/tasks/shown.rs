@@ -1,6 +1,6 @@
 //! What people ask of one task beside its row: what it put out, and where it stands before anybody has folded it.
 
-use ledgerline_event::{Name, TaskEvent, TaskSummary, catalogue::TaskState, keys::place};
+use ledgerline_event::{Name, TaskEvent, TaskSummary, catalogue::TaskState, keys::place, overflow};
 use ledgerline_ledger::{StoreError, control::keys};
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use super::{TaskMessage, record::TaskRecord};
 use crate::{Dispatch, DispatchError};
 
 impl Dispatch {
-    /// What a completed task has put out; `None` if it is not completed, or if that is gone.
+    /// What a completed task has put out; `None` if it is not completed, or if its end has expired. An output that is
+    /// gone from S3 is the marker that stands for it, which says so.
     pub async fn task_output(
         &self,
         tenant: &Name,
@@ -19,7 +20,12 @@ impl Dispatch {
             return Ok(None);
         };
         let event = self.timeline.at(tenant, &place(at, event_id)).await?;
-        Ok(event.and_then(|mut event| event.properties.remove("output")))
+        Ok(event.and_then(|mut event| match overflow::missing(&event.properties) {
+            Some(_) => {
+                event.properties.remove_entry(overflow::MARKER).map(|marker| Value::from_iter([marker]))
+            }
+            None => event.properties.remove("output"),
+        }))
     }
 
     /// A task that was submitted a moment ago: whoever submitted it finds it, though no event of it has come

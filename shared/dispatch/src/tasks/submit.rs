@@ -72,6 +72,7 @@ impl Dispatch {
             generation: 1,
             timeout_ms: submission.timeout_ms,
             max_attempts: submission.max_attempts,
+            has_record: true,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
         let intent = Intent { key: key.clone(), effects, started: Some(request_id.clone()), ttl: None };
@@ -82,7 +83,7 @@ impl Dispatch {
         let collapsed = match &claimed {
             Claimed::New => false,
             Claimed::Before(before) if before.claim_id == claim.claim_id => false,
-            Claimed::Before(_) => {
+            Claimed::Before(_) | Claimed::Recorded => {
                 let there: TaskRecord = self.control.get(&key).await?.unwrap_or_default();
                 if there.content_hash.as_ref() != Some(&hash) {
                     let reason = format!(

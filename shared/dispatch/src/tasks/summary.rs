@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::error::SdkError;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use ledgerline_event::{Event, Name, Seconds, TaskHistory, TaskSummary, catalogue::TaskState};
+use ledgerline_event::{Event, Millis, Name, Seconds, TaskHistory, TaskSummary, catalogue::TaskState};
 use ledgerline_ledger::{
     StoreError,
     control::{
@@ -15,6 +15,7 @@ use ledgerline_ledger::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::untaken::untaken_at;
 use crate::{Dispatch, DispatchError, conditional::number, listing::ListCursor};
 
 /// Rows that are written side by side.
@@ -33,6 +34,11 @@ pub(crate) struct SummaryRow {
     pub(crate) list_in: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) list_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    due_shard: Option<String>,
+    /// When a task that waits for a worker is looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) due_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ttl: Option<Seconds>,
     #[serde(default, rename = "PK", skip_serializing)]
@@ -53,7 +59,7 @@ impl SummaryRow {
         serde_json::from_str(&self.history).unwrap_or_default()
     }
 
-    fn summary(&self) -> Option<TaskSummary> {
+    pub(crate) fn summary(&self) -> Option<TaskSummary> {
         self.history().summary()
     }
 
@@ -61,12 +67,17 @@ impl SummaryRow {
     pub(crate) fn with(&self, tenant: &str, history: &TaskHistory, ttl: Option<Seconds>) -> Self {
         let summary = history.summary();
         let list_in = summary.as_ref().map(|summary| keys::tasks_in(tenant, summary.state.as_str()));
+        let due_at = summary.as_ref().and_then(untaken_at);
+        let row_of = |summary: &TaskSummary| keys::task_summary(tenant, &summary.request_id);
+        let due_shard = summary.as_ref().filter(|_| due_at.is_some()).map(row_of);
         let list_at = summary.map(|summary| format!("{}#{}", summary.entered_at, summary.request_id));
         Self {
             history: serde_json::to_string(history).unwrap_or_default(),
             version: self.version + 1,
             list_in,
             list_at,
+            due_shard: due_shard.map(|key| keys::task_due_shard_of(&key)),
+            due_at,
             ttl: ttl.max(self.ttl),
             pk: String::new(),
         }

@@ -98,7 +98,7 @@ impl Dispatch {
                 let (rows, next) = self.control.listed(&list, before, PAGE).await?;
                 let partitions = rows.iter().filter_map(|row| row.get("PK")?.as_s().ok());
                 let listed = partitions.filter_map(|pk| keys::parse_run_partition(pk));
-                ids.extend(listed.filter_map(|(_, id)| Name::new("runId", id).ok()));
+                ids.extend(listed.filter_map(|(_, id)| Name::stored("runId", id).ok()));
                 before = next;
                 if before.is_none() {
                     break;

@@ -89,7 +89,7 @@ impl Dispatch {
         strays: &mut Strays,
     ) -> Result<(), DispatchError> {
         let id = key.pk.strip_prefix(&keys::task(tenant, ""));
-        let id = id.and_then(|id| Name::new("requestId", id).ok());
+        let id = id.and_then(|id| Name::stored("requestId", id).ok());
         if id.as_ref().is_some_and(|id| folded.tasks.contains_key(id) || strays.rows.contains_key(id)) {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Dispatch {
         strays: &mut Strays,
     ) -> Result<(), DispatchError> {
         let id = key.pk.strip_prefix(&keys::job_partition(tenant, ""));
-        let Some(id) = id.and_then(|id| Name::new("jobId", id).ok()) else {
+        let Some(id) = id.and_then(|id| Name::stored("jobId", id).ok()) else {
             let job = self.control.get::<JobRecord>(&key).await?;
             if job.is_some_and(|job| job.list_in.as_deref() == Some(list)) {
                 strays.of_another("JOB", key, list);

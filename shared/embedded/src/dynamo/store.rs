@@ -1,11 +1,11 @@
-//! All tables in one file: dynoxide's own server on a thread of its own, reached over an internal loopback port.
+//! All tables in one file: dynoxide's own server on a thread of its own, reached over one connection that no other client
+//! can make.
 //!
 //! Its handlers block the thread they run on, so it gets a current-thread runtime to itself. The order of
 //! checks and the wording of its errors live in its server rather than in its library, and clients depend on
-//! them; hence a hop over kept-alive connections instead of calls into the library. Only clients in this process, which
+//! them; hence a hop over a kept-alive connection instead of calls into the library. Only clients in this process, which
 //! ask for what the ledger needs and nothing else, are spared it.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -19,8 +19,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// The tables, and the ways to them.
 pub(super) struct Store {
-    /// Where the server listens.
-    pub(super) address: SocketAddr,
     pub(super) database: Database,
     /// The runtime of its thread.
     pub(super) runtime: Handle,
@@ -60,27 +58,16 @@ pub(super) fn open(file: Option<&Path>) -> Result<Database, String> {
 
 /// Serves tables.
 pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads), String> {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
-    listener.set_nonblocking(true).map_err(|e| e.to_string())?;
-    let address = listener.local_addr().map_err(|e| e.to_string())?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
 
-    let store = Store { address, database: database.clone(), runtime: runtime.handle().clone() };
+    let store = Store { database: database.clone(), runtime: runtime.handle().clone() };
     let (stop_server, stopped) = oneshot::channel::<()>();
-    let served = database.clone();
+    // The thread serves whatever is spawned on its runtime, until the sender is dropped.
     let server = std::thread::Builder::new().name("dynamodb".to_owned()).spawn(move || {
-        let served = runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(|e| e.to_string())?;
-            let shutdown = async move {
-                // A dropped sender stops the server too.
-                let _ = stopped.await;
-            };
-            dynoxide::server::serve_with_shutdown(listener, served, shutdown).await
+        runtime.block_on(async move {
+            let _ = stopped.await;
         });
-        if let Err(error) = served {
-            tracing::error!(%error, "the table store ended");
-        }
     });
     let (stop_sweeps, sweeps_stopped) = mpsc::channel();
     let mut threads = vec![server.map_err(|e| e.to_string())?];

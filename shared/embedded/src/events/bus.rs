@@ -7,6 +7,7 @@ use rusqlite::params;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Admission;
 use super::pattern::Pattern;
 use crate::Clock;
 use crate::answer::Fault;
@@ -21,6 +22,7 @@ pub(crate) struct Buses {
     pub(crate) queues: Arc<Queues>,
     pub(crate) clock: Clock,
     pub(crate) region: String,
+    pub(crate) admission: Option<Admission>,
     store: Arc<Store>,
     buses: RwLock<BTreeMap<String, Bus>>,
 }
@@ -63,6 +65,7 @@ impl Buses {
         queues: Arc<Queues>,
         clock: Clock,
         region: String,
+        admission: Option<Admission>,
     ) -> rusqlite::Result<Self> {
         let mut buses = BTreeMap::from([(DEFAULT_BUS.to_owned(), Bus::default())]);
         {
@@ -86,7 +89,7 @@ impl Buses {
                 }
             }
         }
-        Ok(Self { queues, clock, region, store, buses: RwLock::new(buses) })
+        Ok(Self { queues, clock, region, admission, store, buses: RwLock::new(buses) })
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Bus>> {

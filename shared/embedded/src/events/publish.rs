@@ -12,6 +12,9 @@ use crate::answer::{Answer, Fault};
 use crate::sqs::{ACCOUNT, AttributeValue, Outgoing, QueueError, queue_of_arn};
 
 const MAX_ENTRIES: usize = 10;
+/// What AWS answers when events come faster than they are taken.
+pub(crate) const THROTTLED: &str = "ThrottlingException";
+const TOO_MANY_WAIT: &str = "Rate exceeded: too many events wait to be saved. Send them again in a moment.";
 /// Less than the message that a queue takes: the event around the detail must fit there too.
 const MAX_BYTES: usize = 1_000_000;
 
@@ -63,23 +66,53 @@ pub(crate) fn put_events(buses: &Buses, input: PutEvents) -> Answer {
     let mut results = Vec::new();
     let mut messages = Vec::new();
     let mut failed = 0;
+    let mut throttled = 0;
     for entry in &input.entries {
         let id = Uuid::new_v4().to_string();
-        match route(buses, entry, &id) {
+        let routed = route(buses, entry, &id).and_then(|routed| admit(buses, routed, &messages));
+        match routed {
             Ok(routed) => {
                 messages.extend(routed);
                 results.push(json!({"EventId": id}));
             }
             Err(refusal) => {
                 failed += 1;
+                throttled += usize::from(refusal.code == THROTTLED);
                 results.push(json!({"ErrorCode": refusal.code, "ErrorMessage": refusal.message}));
             }
         }
+    }
+    if throttled == input.entries.len() {
+        // SDKs send such a request again by themselves, after a while.
+        return Err(Fault::sender(THROTTLED, TOO_MANY_WAIT));
     }
     if !messages.is_empty() {
         buses.queues.send_all(messages).map_err(|error| Fault::internal(error.to_string()))?;
     }
     Ok(json!({"FailedEntryCount": failed, "Entries": results}))
+}
+
+/// Refuses an event for which a queue has no room; `before` are the messages of the same request.
+fn admit(
+    buses: &Buses,
+    mut routed: Vec<(String, Outgoing)>,
+    before: &[(String, Outgoing)],
+) -> Result<Vec<(String, Outgoing)>, Refusal> {
+    let Some(admission) = &buses.admission else { return Ok(routed) };
+    let Some((_, message)) = routed.iter_mut().find(|(queue, _)| *queue == admission.queue) else {
+        return Ok(routed);
+    };
+    #[derive(Deserialize)]
+    struct Detail {
+        detail: Value,
+    }
+    let detail = serde_json::from_str::<Detail>(&message.body).map_or(Value::Null, |event| event.detail);
+    message.urgent = (admission.is_urgent)(&detail);
+    let waiting = buses.queues.backlog(&admission.queue) + before.len();
+    if waiting >= admission.max(message.urgent) {
+        return Err(Refusal { code: THROTTLED, message: TOO_MANY_WAIT.to_owned() });
+    }
+    Ok(routed)
 }
 
 fn check_request(entries: &[Entry]) -> Result<(), Fault> {

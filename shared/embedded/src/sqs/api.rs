@@ -84,6 +84,7 @@ impl SendInput {
             system_attributes: self.message_system_attributes,
             group: self.message_group_id,
             delay_seconds: self.delay_seconds,
+            urgent: false,
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct Counts {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) group: GroupKey,
+    /// Handed out before every message that is not.
+    pub(crate) urgent: bool,
     pub(crate) sent_at: u64,
     pub(crate) receives: u32,
     pub(crate) state: State,
@@ -38,6 +40,19 @@ pub(crate) enum State {
     InFlight { until: u64 },
 }
 
+/// Messages that take turns as one: urgent ones and others of a group apart, urgent ones first.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Turn {
+    can_wait: bool,
+    group: GroupKey,
+}
+
+impl Turn {
+    fn of(entry: &Entry) -> Self {
+        Self { can_wait: !entry.urgent, group: entry.group.clone() }
+    }
+}
+
 #[derive(Default)]
 struct Group {
     ready: BTreeSet<i64>,
@@ -48,9 +63,9 @@ struct Group {
 #[derive(Default)]
 pub(crate) struct Index {
     entries: HashMap<i64, Entry>,
-    groups: HashMap<GroupKey, Group>,
-    /// Groups with something ready: fewest in flight first, then the oldest message.
-    turns: BTreeSet<(usize, i64, GroupKey)>,
+    groups: HashMap<Turn, Group>,
+    /// Groups with something ready: urgent ones first, then fewest in flight, then the oldest message.
+    turns: BTreeSet<(bool, usize, i64, Turn)>,
     hidden: BTreeSet<(u64, i64)>,
     ages: BTreeSet<(u64, i64)>,
     counts: Counts,
@@ -60,7 +75,7 @@ impl Index {
     /// Adds a message.
     pub(crate) fn insert(&mut self, seq: i64, entry: Entry) {
         self.ages.insert((entry.sent_at, seq));
-        self.enter(seq, &entry.group, entry.state);
+        self.enter(seq, &Turn::of(&entry), entry.state);
         self.entries.insert(seq, entry);
     }
 
@@ -68,7 +83,7 @@ impl Index {
     pub(crate) fn remove(&mut self, seq: i64) -> Option<Entry> {
         let entry = self.entries.remove(&seq)?;
         self.ages.remove(&(entry.sent_at, seq));
-        self.leave(seq, &entry.group, entry.state);
+        self.leave(seq, &Turn::of(&entry), entry.state);
         Some(entry)
     }
 
@@ -88,7 +103,7 @@ impl Index {
 
     /// Whose turn it is.
     pub(crate) fn next(&self) -> Option<i64> {
-        self.turns.first().map(|(_, seq, _)| *seq)
+        self.turns.first().map(|(_, _, seq, _)| *seq)
     }
 
     /// Marks a message received once more and hides it.
@@ -103,7 +118,7 @@ impl Index {
     pub(crate) fn change(&mut self, seq: i64, state: State) {
         let Some(entry) = self.entries.get_mut(&seq) else { return };
         let before = std::mem::replace(&mut entry.state, state);
-        let group = entry.group.clone();
+        let group = Turn::of(entry);
         self.leave(seq, &group, before);
         self.enter(seq, &group, state);
     }
@@ -125,12 +140,17 @@ impl Index {
         self.hidden.first().map(|(until, _)| *until)
     }
 
+    /// When the oldest message was sent.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.ages.first().map(|(sent_at, _)| *sent_at)
+    }
+
     /// How many messages there are.
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
-    fn enter(&mut self, seq: i64, group: &GroupKey, state: State) {
+    fn enter(&mut self, seq: i64, group: &Turn, state: State) {
         match state {
             State::Ready => {
                 self.counts.visible += 1;
@@ -148,7 +168,7 @@ impl Index {
         }
     }
 
-    fn leave(&mut self, seq: i64, group: &GroupKey, state: State) {
+    fn leave(&mut self, seq: i64, group: &Turn, state: State) {
         match state {
             State::Ready => {
                 self.counts.visible -= 1;
@@ -167,14 +187,14 @@ impl Index {
     }
 
     /// Changes a group and gives it its new turn.
-    fn with_group(&mut self, key: &GroupKey, change: impl FnOnce(&mut Group)) {
+    fn with_group(&mut self, key: &Turn, change: impl FnOnce(&mut Group)) {
         let group = self.groups.entry(key.clone()).or_default();
         if let Some(oldest) = group.ready.first() {
-            self.turns.remove(&(group.in_flight, *oldest, key.clone()));
+            self.turns.remove(&(key.can_wait, group.in_flight, *oldest, key.clone()));
         }
         change(group);
         if let Some(oldest) = group.ready.first() {
-            self.turns.insert((group.in_flight, *oldest, key.clone()));
+            self.turns.insert((key.can_wait, group.in_flight, *oldest, key.clone()));
         } else if group.in_flight == 0 {
             self.groups.remove(key);
         }
@@ -186,7 +206,7 @@ mod tests {
     use super::*;
 
     fn ready(group: Option<&str>) -> Entry {
-        Entry { group: group.map(Arc::from), sent_at: 0, receives: 0, state: State::Ready }
+        Entry { group: group.map(Arc::from), urgent: false, sent_at: 0, receives: 0, state: State::Ready }
     }
 
     fn receive(index: &mut Index, count: usize) -> Vec<i64> {
@@ -208,6 +228,19 @@ mod tests {
         }
         index.insert(1000, ready(Some("small")));
         assert_eq!(receive(&mut index, 3), [0, 1000, 1]);
+    }
+
+    #[test]
+    fn urgent_messages_come_before_all_others_also_when_they_reappear() {
+        let mut index = Index::default();
+        for seq in 0..100 {
+            index.insert(seq, ready(None));
+        }
+        index.insert(100, Entry { urgent: true, ..ready(None) });
+        index.insert(101, Entry { urgent: true, ..ready(None) });
+        assert_eq!(receive(&mut index, 3), [100, 101, 0]);
+        index.wake(100);
+        assert_eq!(receive(&mut index, 3), [100, 101, 0]);
     }
 
     #[test]

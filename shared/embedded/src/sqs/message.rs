@@ -72,6 +72,8 @@ pub struct Outgoing {
     pub group: Option<String>,
     /// How many seconds to keep it back; the queue's own delay if not said.
     pub delay_seconds: Option<u32>,
+    /// Whether it is handed out before messages that are not.
+    pub urgent: bool,
 }
 
 impl Outgoing {

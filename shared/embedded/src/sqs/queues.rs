@@ -105,6 +105,22 @@ impl Queues {
         self.describe(name).map(|description| description.counts)
     }
 
+    /// How many messages each queue holds, and how many milliseconds ago its oldest was sent.
+    pub fn ages(&self) -> BTreeMap<String, (Counts, Option<u64>)> {
+        let now = (self.clock)();
+        let age = |queue: &Queue| queue.index.oldest().map(|sent_at| now.saturating_sub(sent_at));
+        let queues = self.lock();
+        queues.iter().map(|(name, queue)| (name.clone(), (queue.index.counts(), age(queue)))).collect()
+    }
+
+    /// How many messages a queue holds that are not done.
+    pub(crate) fn backlog(&self, name: &str) -> usize {
+        self.lock().get(name).map_or(0, |queue| {
+            let Counts { visible, in_flight, delayed } = queue.index.counts();
+            visible + in_flight + delayed
+        })
+    }
+
     pub(crate) fn describe(&self, name: &str) -> Result<Description, QueueError> {
         let mut queues = self.lock();
         let queue = find(&mut queues, name)?;

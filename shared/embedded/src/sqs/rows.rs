@@ -33,8 +33,8 @@ pub(crate) fn load_queues(connection: &Connection) -> rusqlite::Result<Vec<Queue
 
 /// Every message's place in its queue: the queue's id, its own number and what the index keeps.
 pub(crate) fn load_entries(connection: &Connection, now: u64) -> rusqlite::Result<Vec<(i64, i64, Entry)>> {
-    let mut rows =
-        connection.prepare("SELECT queue, seq, group_id, sent_at, visible_at, receives FROM messages")?;
+    let mut rows = connection
+        .prepare("SELECT queue, seq, group_id, sent_at, visible_at, receives, urgent FROM messages")?;
     rows.query_map([], |row| {
         let (until, receives): (u64, u32) = (row.get(4)?, row.get(5)?);
         let state = match (until > now, receives) {
@@ -43,7 +43,8 @@ pub(crate) fn load_entries(connection: &Connection, now: u64) -> rusqlite::Resul
             (true, _) => State::InFlight { until },
         };
         let group = row.get::<_, Option<String>>(2)?.map(Arc::from);
-        Ok((row.get(0)?, row.get(1)?, Entry { group, sent_at: row.get(3)?, receives, state }))
+        let (sent_at, urgent) = (row.get(3)?, row.get(6)?);
+        Ok((row.get(0)?, row.get(1)?, Entry { group, urgent, sent_at, receives, state }))
     })?
     .collect()
 }
@@ -60,7 +61,7 @@ pub(crate) fn insert(
     transaction
         .prepare_cached(
             "INSERT INTO messages (queue, group_id, sent_at, visible_at, message_id, attributes, \
-             system_attributes, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+             system_attributes, body, urgent) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?
         .insert(params![
             queue,
@@ -70,7 +71,8 @@ pub(crate) fn insert(
             message_id,
             to_json(&message.attributes),
             to_json(&message.system_attributes),
-            message.body
+            message.body,
+            message.urgent
         ])
 }
 

@@ -40,15 +40,15 @@ impl Queues {
                 let delay = message.delay_seconds.unwrap_or_else(|| queue.settings.delay_seconds());
                 let visible_at = now + u64::from(delay) * 1000;
                 let seq = rows::insert(tx, queue.id, &sent.message_id, message, now, visible_at)?;
-                placed.push((name, seq, &message.group, visible_at));
+                placed.push((name, seq, message, visible_at));
             }
             Ok(placed)
         })?;
-        for (name, seq, group, visible_at) in placed {
+        for (name, seq, message, visible_at) in placed {
             let state = if visible_at > now { State::Delayed { until: visible_at } } else { State::Ready };
-            let group = group.as_deref().map(Arc::from);
+            let (group, urgent) = (message.group.as_deref().map(Arc::from), message.urgent);
             if let Some(queue) = queues.get_mut(name) {
-                queue.index.insert(seq, Entry { group, sent_at: now, receives: 0, state });
+                queue.index.insert(seq, Entry { group, urgent, sent_at: now, receives: 0, state });
                 queue.arrivals.notify_waiters();
             }
         }

@@ -221,7 +221,7 @@ pub fn parse_pk(pk: &str) -> Result<&str, KeyError> {
 fn part<'a>(attribute: &'static str, whole: &str, part: Option<&'a str>) -> Result<&'a str, KeyError> {
     let wrong = |reason: String| KeyError { attribute, found: whole.into(), reason };
     let part = part.ok_or_else(|| wrong("does not begin as this key must".into()))?;
-    Name::new(attribute, part)
+    Name::stored(attribute, part)
         .map(|_| part)
         .map_err(|invalid| wrong(format!("is no key: {}", invalid.reason)))
 }

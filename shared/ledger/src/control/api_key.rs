@@ -143,7 +143,7 @@ impl ControlTable {
             .map_err(|error| StoreError::new("UpdateItem", error));
         match answer {
             Ok(_) => Ok(true),
-            Err(error) if error.fault == Fault::Conflict => Ok(false),
+            Err(error) if error.fault == Fault::Refused => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -243,7 +243,7 @@ impl ControlTable {
         }
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
             // Expired in the meantime: there is nothing left to note it on.
-            Err(error) if error.fault == Fault::Conflict => Ok(()),
+            Err(error) if error.fault == Fault::Refused => Ok(()),
             other => other.map(|_| ()),
         }
     }

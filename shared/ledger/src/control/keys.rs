@@ -20,6 +20,11 @@ pub const TENANTS: &str = "TENANTS";
 /// The partition of all API keys.
 pub const API_KEYS: &str = "APIKEYS";
 
+/// What health checks write and read again.
+pub fn health_probe() -> ControlKey {
+    key("HEALTH", "probe")
+}
+
 /// A tenant in the registry.
 pub fn tenant(tenant: &str) -> ControlKey {
     key(TENANTS, tenant)
@@ -52,12 +57,34 @@ pub fn parse_late_pointer(sk: &str) -> Option<(Millis, &str)> {
     Some((stamp, event_sk))
 }
 
-/// The partition of all dirty marks.
+/// The partition of all dirty marks in the version before. It is still read.
 pub const DIRTY: &str = "DIRTY";
+/// How many partitions the dirty marks have: one takes about a thousand writes a second.
+pub const DIRTY_SHARDS: u8 = 8;
 
 /// The mark that a drainer has undrained work of a tenant.
 pub fn dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
+    let mark = old_dirty_mark(tenant, drainer);
+    key(dirty_shard(hash(mark.sk.bytes(), DIRTY_SHARDS)), mark.sk)
+}
+
+/// The same mark where the version before has it.
+pub fn old_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     key(DIRTY, format!("{tenant}#{drainer}"))
+}
+
+/// Every partition of dirty marks, that of the version before included.
+pub fn dirty_partitions() -> impl Iterator<Item = String> {
+    std::iter::once(DIRTY.to_owned()).chain((0..DIRTY_SHARDS).map(dirty_shard))
+}
+
+/// Whether a partition holds dirty marks.
+pub fn is_dirty_partition(pk: &str) -> bool {
+    pk.strip_prefix(DIRTY).is_some_and(|shard| shard.is_empty() || shard.starts_with('#'))
+}
+
+fn dirty_shard(shard: u8) -> String {
+    format!("{DIRTY}#{shard}")
 }
 
 /// Tenant and drainer of a dirty mark.
@@ -70,9 +97,19 @@ pub fn schedule(drainer: &str) -> ControlKey {
     key("SCHEDULE", drainer)
 }
 
+/// Where the last sweep of something stopped.
+pub fn sweep_place(what: &str) -> ControlKey {
+    key("SWEEP", what)
+}
+
 /// Where the last sweep of runs stopped.
 pub fn run_sweep() -> ControlKey {
     key("RUNSWEEP", "RUNSWEEP")
+}
+
+/// When the last sweep of runs came to its end.
+pub fn run_sweep_ended() -> ControlKey {
+    key("RUNSWEEP", "ENDED")
 }
 
 /// All subscriptions of a tenant.
@@ -179,6 +216,16 @@ pub fn parse_generation(sk: &str) -> Option<u32> {
     sk.strip_prefix(GENERATIONS)?.parse().ok()
 }
 
+/// The message of one generation of a task, where its record does not keep it.
+pub fn task_message(tenant: &str, request_id: &str, generation: u32) -> ControlKey {
+    key(task(tenant, request_id), format!("MESSAGE#{generation:06}"))
+}
+
+/// Tenant and id of a task.
+pub fn parse_task(pk: &str) -> Option<(&str, &str)> {
+    pk.strip_prefix("TASK#")?.split_once('#')
+}
+
 /// A task as its events tell it.
 pub fn task_summary(tenant: &str, request_id: &str) -> ControlKey {
     key(task(tenant, request_id), "SUMMARY")
@@ -205,6 +252,15 @@ pub const NODES: &str = "NODE#";
 /// What one task of a job is.
 pub fn job_node(tenant: &str, job_id: &str, task_id: &str) -> ControlKey {
     key(job_partition(tenant, job_id), format!("{NODES}{task_id}"))
+}
+
+/// How the inputs of a job's tasks begin.
+pub const INPUTS: &str = "INPUT#";
+
+/// What a task of a job is given, by the event that defined it: two events may define a task with the same id, and only
+/// one of them is followed.
+pub fn job_input(tenant: &str, job_id: &str, event_id: &str, task_id: &str) -> ControlKey {
+    key(job_partition(tenant, job_id), format!("{INPUTS}{event_id}#{task_id}"))
 }
 
 /// How the outcomes of a job's tasks begin.
@@ -436,11 +492,31 @@ pub fn due_shard_of(of: &ControlKey) -> String {
 }
 
 fn shard_of(of: &ControlKey) -> u8 {
+    hash(of.pk.bytes().chain(of.sk.bytes()), DUE_SHARDS)
+}
+
+/// One of `shards`, which is a power of two.
+fn hash(bytes: impl Iterator<Item = u8>, shards: u8) -> u8 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in of.pk.bytes().chain(of.sk.bytes()) {
+    for byte in bytes {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     }
-    u8::try_from(hash >> 32 & u64::from(DUE_SHARDS - 1)).unwrap_or(0)
+    u8::try_from(hash >> 32 & u64::from(shards - 1)).unwrap_or(0)
+}
+
+/// A shard of the index, of alerts: Slack may be down, and nothing else waits for them.
+pub fn alert_due_shard(shard: u8) -> String {
+    format!("ALERTDUE#{shard}")
+}
+
+/// The shard of an alert.
+pub fn alert_due_shard_of(of: &ControlKey) -> String {
+    alert_due_shard(shard_of(of))
+}
+
+/// The tenant of a claim.
+pub fn parse_claim(pk: &str) -> Option<&str> {
+    pk.strip_prefix("CLAIM#")?.split('#').next()
 }
 
 /// A shard of the index, of runs and their timers.
@@ -451,6 +527,16 @@ pub fn run_due_shard(shard: u8) -> String {
 /// The shard of a run, or of a timer of one.
 pub fn run_due_shard_of(of: &ControlKey) -> String {
     run_due_shard(shard_of(of))
+}
+
+/// A shard of the index of tasks that wait for a worker.
+pub fn task_due_shard(shard: u8) -> String {
+    format!("TASKDUE#{shard}")
+}
+
+/// The shard of a task that waits.
+pub fn task_due_shard_of(of: &ControlKey) -> String {
+    task_due_shard(shard_of(of))
 }
 
 /// All parked starts of a tenant.
@@ -545,5 +631,17 @@ mod tests {
         let sk = "TIMESTAMP#1767453739640#EVENT#x";
         assert_eq!(parse_late_pointer(&late_pointer("t", stamp, sk).sk), Some((stamp, sk)));
         assert_eq!(parse_late_pointer("x#y"), None);
+    }
+
+    #[test]
+    fn marks_are_spread_over_partitions_that_are_all_read() {
+        let partitions: Vec<String> = dirty_partitions().collect();
+        let used: std::collections::BTreeSet<String> =
+            (0..200).map(|tenant| dirty_mark(&format!("tenant-{tenant}"), "jobs").pk).collect();
+        assert_eq!(used.len(), usize::from(DIRTY_SHARDS));
+        assert!(used.iter().all(|pk| partitions.contains(pk)));
+        assert!(partitions.contains(&old_dirty_mark("t", "jobs").pk));
+        assert!(partitions.iter().all(|pk| is_dirty_partition(pk)));
+        assert!(!is_dirty_partition("DIRTYX") && !is_dirty_partition("DRAIN#t"));
     }
 }

@@ -16,7 +16,7 @@ use ledgerline_event::Millis;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::keys::ControlKey;
-use crate::StoreError;
+use crate::{Fault, Hindrance, Patience, StoreError};
 
 /// The index of records that something must be done about at a time of their own: only those with
 /// the attributes `dueShard` and `dueAt` are in it.
@@ -29,8 +29,6 @@ pub const LIST_INDEX: &str = "list-index";
 const READ_AT_ONCE: usize = 100;
 /// …and this many puts in one write.
 const WRITTEN_AT_ONCE: usize = 25;
-/// How often what a batch left undone is asked for again.
-const BATCH_ATTEMPTS: u32 = 8;
 
 /// The control table: reads are strongly consistent, puts say on what condition.
 #[derive(Clone, Debug)]
@@ -52,6 +50,11 @@ impl ControlTable {
 
     /// One record.
     pub async fn get<T: DeserializeOwned>(&self, key: &ControlKey) -> Result<Option<T>, StoreError> {
+        self.get_row(key).await?.map(read).transpose()
+    }
+
+    /// One record as it is stored.
+    pub async fn get_row(&self, key: &ControlKey) -> Result<Option<Item>, StoreError> {
         let answer = self
             .dynamo
             .get_item()
@@ -61,7 +64,7 @@ impl ControlTable {
             .send()
             .await
             .map_err(|error| StoreError::new("GetItem", error))?;
-        answer.item.map(read).transpose()
+        Ok(answer.item)
     }
 
     /// Puts a record if none is there; `false` if one is.
@@ -77,8 +80,8 @@ impl ControlTable {
             .map_err(|error| StoreError::new("PutItem", error));
         match put {
             Ok(_) => Ok(true),
-            // Not a transaction that was in the way: that says nothing about what is there.
-            Err(error) if error.code.as_deref() == Some("ConditionalCheckFailedException") => Ok(false),
+            // A conflict says nothing about what is there.
+            Err(error) if error.fault == Fault::Refused => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -194,12 +197,28 @@ impl ControlTable {
         Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key))
     }
 
+    /// The records that have been in a list for the longest, and whether there may be more.
+    pub async fn listed_oldest_first(&self, list: &str, limit: i32) -> Result<(Vec<Item>, bool), StoreError> {
+        let answer = self
+            .dynamo
+            .query()
+            .table_name(&self.name)
+            .index_name(LIST_INDEX)
+            .key_condition_expression("listIn = :list")
+            .expression_attribute_values(":list", AttributeValue::S(list.to_owned()))
+            .limit(limit)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key.is_some()))
+    }
+
     /// Several records, strongly consistent, in no order; those that are not there are left out.
     pub async fn get_all(&self, keys: &[ControlKey]) -> Result<Vec<Item>, StoreError> {
         let mut found = Vec::new();
         for keys in keys.chunks(READ_AT_ONCE) {
             let mut wanted: Vec<Item> = keys.iter().map(key_item).collect();
-            let mut attempt = 0;
+            let mut patience = Patience::default();
             while !wanted.is_empty() {
                 let some = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
                 let some = some.map_err(|error| StoreError::unreadable("BatchGetItem", error.to_string()))?;
@@ -208,7 +227,7 @@ impl ControlTable {
                 found.extend(answer.responses.unwrap_or_default().remove(&self.name).unwrap_or_default());
                 let rest = answer.unprocessed_keys.unwrap_or_default().remove(&self.name);
                 wanted = rest.map(|rest| rest.keys).unwrap_or_default();
-                attempt = wait_for_rest("BatchGetItem", attempt, wanted.len()).await?;
+                wait_for_rest("BatchGetItem", &mut patience, wanted.len()).await?;
             }
         }
         Ok(found)
@@ -223,12 +242,12 @@ impl ControlTable {
                     .map_err(|error| StoreError::unreadable("BatchWriteItem", error.to_string()))
             };
             let mut wanted: Vec<WriteRequest> = records.iter().map(put).collect::<Result<_, _>>()?;
-            let mut attempt = 0;
+            let mut patience = Patience::default();
             while !wanted.is_empty() {
                 let answer = self.dynamo.batch_write_item().request_items(&self.name, wanted).send().await;
                 let answer = answer.map_err(|error| StoreError::new("BatchWriteItem", error))?;
                 wanted = answer.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
-                attempt = wait_for_rest("BatchWriteItem", attempt, wanted.len()).await?;
+                wait_for_rest("BatchWriteItem", &mut patience, wanted.len()).await?;
             }
         }
         Ok(())
@@ -283,17 +302,17 @@ fn key_of(item: &Item) -> Option<ControlKey> {
     Some(ControlKey { pk: text("PK")?, sk: text("SK")? })
 }
 
-/// A batch that was not done whole is asked for again after a moment, and not for ever.
-async fn wait_for_rest(operation: &'static str, attempt: u32, rest: usize) -> Result<u32, StoreError> {
+/// A table that does part of a batch throttles: the caller asks for the rest after a pause, and not for ever.
+async fn wait_for_rest(
+    operation: &'static str,
+    patience: &mut Patience,
+    rest: usize,
+) -> Result<(), StoreError> {
     if rest == 0 {
-        return Ok(attempt);
+        return Ok(());
     }
-    if attempt == BATCH_ATTEMPTS {
-        let message = format!("{rest} of a batch were not done");
-        return Err(StoreError::told(operation, crate::Fault::Throttled, "Unprocessed", message));
-    }
-    tokio::time::sleep(std::time::Duration::from_millis(20 << attempt)).await;
-    Ok(attempt + 1)
+    let waited = patience.wait(operation, Hindrance::Throttled).await;
+    waited.map_err(|error| StoreError { message: format!("{rest} of a batch were not done"), ..error })
 }
 
 /// A record as a row.

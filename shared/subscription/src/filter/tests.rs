@@ -206,3 +206,10 @@ fn a_filter_that_can_work_on_no_event_is_refused_with_the_place() {
     let deep = format!("{}true{}", "!(".repeat(60), ")".repeat(60));
     assert_eq!(Filter::check(&deep), Ok(()));
 }
+
+#[test]
+fn a_filter_that_panics_is_a_failure_of_its_event() {
+    let failed = judged(|| panic!("the evaluator gave up"));
+    assert_eq!(failed, Err("cannot be evaluated for this event".to_owned()));
+    assert_eq!(judged(|| Ok(Outcome::Bool(true))), Ok(Judged::Passes));
+}

@@ -297,7 +297,7 @@ impl OldDrainer {
     ) -> Result<(), Trouble> {
         let now = (self.clock)();
         let mark = json!({ "fence": record.fence, "markedAt": now });
-        let mark = item(&keys::dirty_mark(TENANT, drainer), &mark).unwrap();
+        let mark = item(&keys::old_dirty_mark(TENANT, drainer), &mark).unwrap();
         self.control.put_all(vec![mark]).await.map_err(|_| Trouble)?;
         let mut set = vec!["lastDrainedAt = :now"];
         let mut update = self.control.update(&keys::drain(TENANT, drainer));

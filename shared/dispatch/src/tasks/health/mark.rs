@@ -94,7 +94,7 @@ impl Dispatch {
             .expression_attribute_values(":version", number(mark.version));
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
             // A task has begun since.
-            Err(error) if error.fault == Fault::Conflict => Ok(()),
+            Err(error) if error.fault == Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
         }
     }

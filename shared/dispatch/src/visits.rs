@@ -1,0 +1,303 @@
+//! Visits of many tenants within a time: a few side by side, each for a slice of the time, those that need more of it
+//! again after everyone else. A visit that takes long does not keep the next one from beginning: a tenant in trouble costs
+//! the others a quarter of a second.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, stream, stream::FuturesUnordered};
+use ledgerline_event::Name;
+use ledgerline_ledger::control::keys::{self, ControlKey};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::{
+    Dispatch, DispatchError, Drained, JOBS_DRAINER, Swept,
+    course::{Course, in_turn},
+    marks::{Marked, Visit},
+    round::Round,
+};
+
+/// Visits that begin side by side.
+const AT_ONCE: usize = 4;
+/// A visit that has taken longer does not count among those any more…
+const PROMPT: Duration = Duration::from_millis(250);
+/// …as long as there are no more than this under way.
+const MOST_AT_ONCE: usize = 64;
+/// Marks that are put at the same time.
+const MARKED_AT_ONCE: usize = 16;
+/// How long a tenant is visited before the others have been…
+const FIRST_SLICE: Duration = Duration::from_secs(5);
+/// …and after that, as long as there is time.
+const SLICE: Duration = Duration::from_secs(20);
+/// A visit that begins has this long, whatever the deadline is: else it would do nothing.
+const LEAST_SLICE: Duration = Duration::from_secs(2);
+/// How often a sweep writes how far it is.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
+
+/// Where the visits of marked tenants go on.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MarksPlace {
+    pub(crate) after: Name,
+}
+
+/// What is visited, and how far that is.
+#[derive(Default)]
+pub(crate) struct Tour {
+    pub(crate) marked: Marked,
+    /// The first course is of no round; each of the others belongs to a round.
+    pub(crate) courses: Vec<Course<Visit>>,
+    pub(crate) rounds: Vec<Round>,
+    /// Whether the place in the first course is written down.
+    pub(crate) keeps_place: bool,
+    pub(crate) place_is_stored: bool,
+}
+
+/// One visit, for every step that it is.
+struct Turn {
+    visit: Visit,
+    steps: Vec<(usize, usize)>,
+    is_first: bool,
+}
+
+impl Tour {
+    /// Visits that belong to no sweep.
+    pub(crate) fn of(visits: BTreeSet<Visit>) -> Self {
+        let mut visits: Vec<Visit> = visits.into_iter().collect();
+        if !visits.is_empty() {
+            let first = fastrand::usize(..visits.len());
+            visits.rotate_left(first);
+        }
+        Self { courses: vec![Course::new(visits)], ..Self::default() }
+    }
+
+    fn turns(&self) -> VecDeque<Turn> {
+        let lengths: Vec<usize> = self.courses.iter().map(|course| course.steps().len()).collect();
+        let mut known: BTreeMap<&Visit, usize> = BTreeMap::new();
+        let mut turns: Vec<Turn> = Vec::new();
+        for (course, step) in in_turn(&lengths) {
+            let visit = &self.courses[course].steps()[step];
+            match known.get(visit) {
+                Some(turn) => turns[*turn].steps.push((course, step)),
+                None => {
+                    known.insert(visit, turns.len());
+                    turns.push(Turn { visit: visit.clone(), steps: vec![(course, step)], is_first: true });
+                }
+            }
+        }
+        turns.into()
+    }
+
+    /// A visit has ended, well or not.
+    fn note(&mut self, turn: &Turn, finished: bool, marked: bool) {
+        for (course, step) in &turn.steps {
+            self.courses[*course].finish(*step);
+            if let Some(round) = course.checked_sub(1).and_then(|round| self.rounds.get_mut(round)) {
+                // A mark brings a prompt drainer back; one with a schedule waits for its round.
+                let comes_back = marked && round.drainer.every.is_none();
+                round.note(&turn.visit.0, finished || comes_back);
+            }
+        }
+    }
+}
+
+/// The visits that are under way, by number, and when they began.
+#[derive(Default)]
+struct Slots {
+    began: BTreeMap<usize, Instant>,
+    last: usize,
+}
+
+impl Slots {
+    fn take(&mut self, now: Instant) -> usize {
+        self.last += 1;
+        self.began.insert(self.last, now);
+        self.last
+    }
+
+    fn give_back(&mut self, slot: usize) {
+        self.began.remove(&slot);
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        let prompt = self.began.values().filter(|began| now.duration_since(**began) < PROMPT).count();
+        prompt < AT_ONCE && self.began.len() < MOST_AT_ONCE
+    }
+
+    /// Waits until a visit has taken so long that the next one may begin; for ever if none will.
+    async fn free_up(&self) {
+        let now = Instant::now();
+        let next = self.began.values().map(|began| *began + PROMPT).filter(|at| *at > now).min();
+        match next.filter(|_| self.began.len() < MOST_AT_ONCE) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Dispatch {
+    /// Visits until `deadline`. Whatever the deadline is, some are visited. Answers the visits that were not made.
+    pub(crate) async fn visit_all(
+        &self,
+        tour: &mut Tour,
+        deadline: Option<Instant>,
+        swept: &mut Swept,
+        alerts: &mut Vec<ControlKey>,
+    ) -> Vec<Visit> {
+        let mut waiting = tour.turns();
+        let mut running = FuturesUnordered::new();
+        let mut slots = Slots::default();
+        let (mut begun, mut noted) = (0, Instant::now());
+        loop {
+            while slots.has_room(Instant::now()) && (begun < AT_ONCE || !passed(deadline)) {
+                let Some(turn) = waiting.pop_front() else { break };
+                begun += 1;
+                let slot = slots.take(Instant::now());
+                let slice = if turn.is_first { FIRST_SLICE } else { SLICE };
+                let now = Instant::now();
+                let until = deadline.map(|deadline| deadline.min(now + slice).max(now + LEAST_SLICE));
+                let has_old_mark = tour.marked.get(&turn.visit).copied();
+                running.push(
+                    async move {
+                        let drained = self.visit(&turn.visit, has_old_mark, until).await;
+                        (slot, turn, drained)
+                    }
+                    .boxed(),
+                );
+            }
+            let more = !waiting.is_empty() && !passed(deadline);
+            let ended = tokio::select! {
+                biased;
+                ended = running.next() => ended,
+                () = slots.free_up(), if more => continue,
+            };
+            let Some((slot, turn, drained)) = ended else { break };
+            slots.give_back(slot);
+            swept.visited += usize::from(turn.is_first);
+            let (tenant, drainer) = &turn.visit;
+            match drained {
+                Ok(mut drained) => {
+                    alerts.append(&mut drained.alerts);
+                    tour.note(&turn, !drained.out_of_time, true);
+                    match drained.out_of_time && !passed(deadline) {
+                        true => waiting.push_back(Turn { is_first: false, ..turn }),
+                        false => swept.again(tenant.clone(), drained.again_at),
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%tenant, %drainer, %error, "a visit failed; the next sweep comes back to it");
+                    swept.trouble += 1;
+                    let marked = self.mark_left(&turn.visit).await;
+                    if !marked {
+                        swept.unmarked.insert(tenant.clone());
+                    }
+                    tour.note(&turn, false, marked);
+                    swept.again(tenant.clone(), Some(self.now().plus(crate::SETTLE_MS)));
+                }
+            }
+            if noted.elapsed() >= NOTED_EVERY {
+                self.note_tour(tour, false).await;
+                noted = Instant::now();
+            }
+        }
+        self.metrics.count(self.now(), &[("DrainTrouble", swept.trouble)]);
+        waiting.into_iter().filter(|turn| turn.is_first).map(|turn| turn.visit).collect()
+    }
+
+    async fn visit(
+        &self,
+        visit: &Visit,
+        has_old_mark: Option<bool>,
+        deadline: Option<Instant>,
+    ) -> Result<Drained, DispatchError> {
+        let drained = self.drain_quietly(&visit.0, &visit.1, deadline).await?;
+        if let Some(has_old) = has_old_mark
+            && drained.again_at.is_none()
+            && !drained.skipped_due_to_lock
+        {
+            self.clear_mark(visit, has_old, drained.fence).await?;
+        }
+        Ok(drained)
+    }
+
+    /// Marks visits for which there was no time. Answers the tenants of those that could not be marked.
+    pub(crate) async fn mark_unvisited(&self, visits: Vec<Visit>) -> BTreeSet<Name> {
+        let marks: Vec<_> = visits
+            .into_iter()
+            .map(|visit| async move { (!self.mark_left(&visit).await).then_some(visit.0) }.boxed())
+            .collect();
+        let unmarked = stream::iter(marks).buffer_unordered(MARKED_AT_ONCE);
+        unmarked.filter_map(|tenant| async move { tenant }).collect().await
+    }
+
+    /// Marks a visit that failed or was not made; `false` if that failed too, and only the caller knows of it.
+    async fn mark_left(&self, (tenant, drainer): &Visit) -> bool {
+        let marked = match self.records.get(tenant, drainer).await {
+            Ok(None) if drainer.as_str() != JOBS_DRAINER => Ok(()),
+            Ok(record) => {
+                let fence = record.map_or(0, |record| record.fence);
+                self.mark_patiently(tenant, drainer, fence).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &marked {
+            tracing::error!(%tenant, %drainer, %error, "no mark was put; the caller comes back");
+        }
+        marked.is_ok()
+    }
+
+    /// Writes how far a sweep is. If that fails, the next one begins further back.
+    pub(crate) async fn note_tour(&self, tour: &mut Tour, end: bool) {
+        let Tour { courses, rounds, place_is_stored, keeps_place, .. } = tour;
+        for (course, round) in courses.iter().skip(1).zip(rounds) {
+            if let Err(error) = self.note_round(round, course, end).await {
+                tracing::warn!(drainer = %round.drainer.id, %error, "it is not written how far the round is");
+            }
+        }
+        let Some(course) = courses.first().filter(|_| *keeps_place) else { return };
+        let key = keys::sweep_place("MARKS");
+        let written = match course.place() {
+            _ if end && course.is_over() && !*place_is_stored => return,
+            _ if end && course.is_over() => {
+                self.control.delete(&key).send().await.map(drop).map_err(|error| error.to_string())
+            }
+            None => return,
+            Some((tenant, _)) => match self.control.put(&key, &MarksPlace { after: tenant.clone() }) {
+                Ok(put) => put.send().await.map(drop).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        match written {
+            Ok(()) => *place_is_stored = !(end && course.is_over()),
+            Err(error) => tracing::warn!(error, "it is not written how far the sweep is"),
+        }
+    }
+}
+
+fn passed(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_visit_that_takes_long_makes_room_for_the_next_one_up_to_a_bound() {
+        let mut slots = Slots::default();
+        let began = Instant::now();
+        (0..AT_ONCE).for_each(|_| _ = slots.take(began));
+        assert!(!slots.has_room(Instant::now()));
+        slots.free_up().await;
+        assert_eq!(began.elapsed(), PROMPT);
+        assert!(slots.has_room(Instant::now()));
+        while slots.began.len() < MOST_AT_ONCE {
+            slots.take(began);
+        }
+        assert!(!slots.has_room(Instant::now()));
+        slots.give_back(1);
+        assert!(slots.has_room(Instant::now()));
+    }
+}

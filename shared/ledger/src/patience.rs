@@ -1,0 +1,156 @@
+//! How long a caller waits before it sends the same request again, by what was in the way.
+//!
+//! A conflict is over in a moment and says that others want the same record: a few retries, then the caller hears of it.
+//! A throttled table needs time and fewer requests: long pauses, and patience for as long as a caller of the API waits.
+//! Every pause is chosen evenly between nothing and its ceiling, so that callers that met once do not meet again.
+
+use std::time::Duration;
+
+use crate::{Fault, StoreError};
+
+/// What was in the way of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// A transaction on the same record was under way.
+    Conflict,
+    /// Another writer was first. The caller reads again and retries; of many such callers one succeeds each time.
+    Behind,
+    /// The service takes fewer requests than it gets.
+    Throttled,
+}
+
+/// Retries after a conflict, the first ceiling and the highest one.
+const CONFLICT: Steps = Steps { retries: 10, first_ms: 10, most_ms: 500 };
+/// The same where each attempt lets one writer through: it is better to ask often.
+const BEHIND: Steps = Steps { retries: 60, first_ms: 10, most_ms: 150 };
+/// The same while a service throttles: 20 s at the most, which API Gateway outlasts.
+const THROTTLED: Steps = Steps { retries: 10, first_ms: 50, most_ms: 4_000 };
+
+struct Steps {
+    retries: u32,
+    first_ms: u64,
+    most_ms: u64,
+}
+
+impl Hindrance {
+    /// The hindrance that an error tells of, if waiting helps against it.
+    pub fn of(fault: Fault) -> Option<Self> {
+        match fault {
+            Fault::Conflict => Some(Self::Conflict),
+            Fault::Throttled => Some(Self::Throttled),
+            Fault::Refused | Fault::Missing | Fault::Rejected | Fault::Denied | Fault::Unavailable => None,
+        }
+    }
+
+    /// The longest pause before a retry, counted from 0; `None` if there is no retry any more.
+    pub fn ceiling(self, retry: u32) -> Option<Duration> {
+        let steps = match self {
+            Self::Conflict => CONFLICT,
+            Self::Behind => BEHIND,
+            Self::Throttled => THROTTLED,
+        };
+        let ms = (steps.first_ms << retry.min(20)).min(steps.most_ms);
+        (retry < steps.retries).then(|| Duration::from_millis(ms))
+    }
+
+    const fn fault(self) -> Fault {
+        match self {
+            Self::Conflict | Self::Behind => Fault::Conflict,
+            Self::Throttled => Fault::Throttled,
+        }
+    }
+}
+
+/// How often one request was hindered so far. Conflicts do not use up the patience for throttling.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    conflicts: u32,
+    behind: u32,
+    throttled: u32,
+}
+
+impl Patience {
+    /// The pause before the next retry; `None` if there is none. `chance` lies between 0 and 1.
+    pub fn pause(&mut self, hindrance: Hindrance, chance: f64) -> Option<Duration> {
+        let retries = match hindrance {
+            Hindrance::Conflict => &mut self.conflicts,
+            Hindrance::Behind => &mut self.behind,
+            Hindrance::Throttled => &mut self.throttled,
+        };
+        let ceiling = hindrance.ceiling(*retries)?;
+        *retries += 1;
+        Some(ceiling.mul_f64(chance.clamp(0.0, 1.0)))
+    }
+
+    /// Waits before the next retry. An error if there is none.
+    pub async fn wait(&mut self, operation: &'static str, hindrance: Hindrance) -> Result<(), StoreError> {
+        let Some(pause) = self.pause(hindrance, fastrand::f64()) else {
+            let (code, message) = match hindrance {
+                Hindrance::Conflict | Hindrance::Behind => {
+                    ("TransactionConflict", "other writers change the record all the time")
+                }
+                Hindrance::Throttled => ("Throttling", "the service throttles for longer than this waits"),
+            };
+            return Err(StoreError::told(operation, hindrance.fault(), code, message));
+        };
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Waits if waiting helps against `error`, else gives it back.
+    pub async fn wait_after(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let Some(hindrance) = Hindrance::of(error.fault) else { return Err(error) };
+        match self.pause(hindrance, fastrand::f64()) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pauses until a caller gives up, all of them as long as they get.
+    fn pauses(hindrance: Hindrance) -> Vec<Duration> {
+        let mut patience = Patience::default();
+        std::iter::from_fn(|| patience.pause(hindrance, 1.0)).collect()
+    }
+
+    #[test]
+    fn a_conflict_gets_few_short_retries_and_throttling_long_patience() {
+        let (conflict, throttled) = (pauses(Hindrance::Conflict), pauses(Hindrance::Throttled));
+        assert_eq!(conflict[..3], [10, 20, 40].map(Duration::from_millis));
+        assert_eq!(throttled[..3], [50, 100, 200].map(Duration::from_millis));
+        let (conflict, throttled) = (conflict.iter().sum::<Duration>(), throttled.iter().sum::<Duration>());
+        assert!(conflict < Duration::from_secs(4), "{conflict:?}");
+        assert!((Duration::from_secs(10)..Duration::from_secs(20)).contains(&throttled), "{throttled:?}");
+    }
+
+    #[test]
+    fn a_pause_is_anything_between_nothing_and_its_ceiling() {
+        for hindrance in [Hindrance::Conflict, Hindrance::Behind, Hindrance::Throttled] {
+            let ceiling = hindrance.ceiling(0).unwrap();
+            for (chance, expected) in [(0.0, Duration::ZERO), (0.5, ceiling / 2), (1.0, ceiling)] {
+                assert_eq!(Patience::default().pause(hindrance, chance), Some(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn conflicts_do_not_use_up_the_patience_for_throttling() {
+        let mut patience = Patience::default();
+        while patience.pause(Hindrance::Conflict, 0.5).is_some() {}
+        assert_eq!(patience.pause(Hindrance::Throttled, 1.0), Hindrance::Throttled.ceiling(0));
+    }
+
+    #[test]
+    fn waiting_helps_against_conflicts_and_throttling_alone() {
+        assert_eq!(Hindrance::of(Fault::Conflict), Some(Hindrance::Conflict));
+        assert_eq!(Hindrance::of(Fault::Throttled), Some(Hindrance::Throttled));
+        for fault in [Fault::Refused, Fault::Missing, Fault::Rejected, Fault::Denied, Fault::Unavailable] {
+            assert_eq!(Hindrance::of(fault), None);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Trouble is bounded: a Slack that is down, a sweep that dies, a table that throttles cost the others nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use ledgerline_alert::{Answer, Post, Slack};
+use ledgerline_dispatch::{Dispatch, DispatchOptions, DrainRecord, Drainers, QueueUrls};
+use ledgerline_embedded::{Call, Hook, Moment, Verdict};
+use ledgerline_ledger::{Clock, control::keys, telemetry::Metrics};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    ledger::Ledger,
+    simulation::{BEGINNING, Simulation, Store},
+    world::{admitted, at, event, name, text},
+};
+
+/// What Slack was told.
+type Told = Arc<Mutex<Vec<String>>>;
+
+/// A Slack that takes everything, or that does not answer while it is `down`.
+fn slack(down: bool, told: &Told) -> Post {
+    let told = told.clone();
+    Arc::new(move |_, text| {
+        let told = told.clone();
+        Box::pin(async move {
+            if down {
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                return Err("no answer".to_owned());
+            }
+            told.lock().unwrap().push(text);
+            Ok(Answer { status: 200, retry_after: None })
+        })
+    })
+}
+
+/// When each sweep of an hour began, and how many tasks it sent to the queue.
+async fn an_hour_of_sweeps(slack_is_down: bool) -> (Vec<(u64, usize)>, usize) {
+    let store = Store::start().await;
+    let mut simulation = Simulation::new(&store, 1);
+    let webhook = store.clients.ssm.put_parameter().name(&store.names.slack_webhook_parameter);
+    webhook.value("https://slack.test").send().await.unwrap();
+    let began = Instant::now();
+    let clock: Clock = Arc::new(move || at(BEGINNING + u64::try_from(began.elapsed().as_millis()).unwrap()));
+    let told = Told::default();
+    let parameter = store.names.slack_webhook_parameter.clone();
+    let options = DispatchOptions {
+        queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
+        drainers: Drainers::parse("timeline=10m").unwrap(),
+        slack: Some(Slack::through(store.clients.ssm.clone(), parameter, slack(slack_is_down, &told))),
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: clock.clone(),
+    };
+    let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
+    let tenants: Vec<String> = (0..8).map(|n| format!("tenant-{n}")).collect();
+    for tenant in &tenants {
+        let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
+        dispatch.register(&name(tenant), &serde_json::from_value(workflow).unwrap()).await.unwrap();
+        for subscription in [
+            json!({"eventTypeGlob": "*", "workflowType": "w"}),
+            json!({"eventTypeGlob": "*", "workflowType": "w", "drainerId": "timeline"}),
+            // Its type is not registered: it is retried, and parked with an alert.
+            json!({"eventTypeGlob": "*", "workflowType": "missing"}),
+            // It is parked at once.
+            json!({"eventTypeGlob": "*", "workflowType": "w", "inputMapper": {"x": "$.payload.none"}}),
+        ] {
+            dispatch.subscribe(&name(tenant), serde_json::from_value(subscription).unwrap()).await.unwrap();
+        }
+    }
+    let mut sweeps = Vec::new();
+    let mut tick = began;
+    for sweep in 0..30 {
+        tokio::time::sleep_until(tick).await;
+        tick += Duration::from_secs(120);
+        let began_at = began.elapsed().as_secs();
+        for tenant in &tenants {
+            let event = admitted(event(tenant, &format!("e{sweep:02}"), clock()));
+            store.saver().save(&[event], clock()).await.pop().unwrap().unwrap();
+        }
+        // The stream wakes the dispatcher for some of them.
+        let woken = tenants.iter().take(4).map(|tenant| name(tenant)).collect();
+        dispatch.wake(woken, Some(Instant::now() + Duration::from_secs(30))).await.unwrap();
+        dispatch.sweep(None).await.unwrap();
+        sweeps.push((began_at, simulation.take_sent().len()));
+    }
+    let told = told.lock().unwrap().len();
+    (sweeps, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_without_slack_makes_no_drain_retry_or_schedule_later() {
+    let (with, told) = an_hour_of_sweeps(false).await;
+    assert!(told > 0, "there is something to tell");
+    assert!(with.iter().map(|(_, sent)| sent).sum::<usize>() > 200, "{with:?}");
+    let (without, told) = an_hour_of_sweeps(true).await;
+    assert_eq!(told, 0);
+    assert_eq!(without, with);
+}
+
+/// A ledger whose alerts go to `told`.
+async fn telling(ledger: &Ledger, told: &Told) -> Dispatch {
+    let (store, parameter) = (&ledger.store, ledger.store.names.slack_webhook_parameter.clone());
+    let put = store.clients.ssm.put_parameter().name(&parameter).value("https://slack.test");
+    put.r#type(aws_sdk_ssm::types::ParameterType::SecureString).overwrite(true).send().await.unwrap();
+    let options = DispatchOptions {
+        queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
+        drainers: Drainers::parse("timeline=1h").unwrap(),
+        slack: Some(Slack::through(store.clients.ssm.clone(), parameter, slack(false, told))),
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: ledger.clock(),
+    };
+    Dispatch::new(&store.clients, &store.names, options).unwrap()
+}
+
+#[tokio::test]
+async fn alerts_of_a_tenant_and_minute_are_one_message_and_those_of_the_version_before_are_found() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger
+        .subscribe(
+            "t",
+            json!({"eventTypeGlob": "*", "workflowType": "w", "inputMapper": {"x": "$.payload.none"}}),
+        )
+        .await;
+    for id in ["e1", "e2", "e3"] {
+        ledger.save(event("t", id, ledger.now())).await;
+    }
+    // This process has no Slack: the alerts wait.
+    ledger.drain("t").await;
+    let mut pending = Vec::new();
+    for shard in 0..keys::DUE_SHARDS {
+        let shard = keys::alert_due_shard(shard);
+        pending.extend(ledger.store.control().all_due(&shard, ledger.now().plus(120_000)).await.unwrap());
+    }
+    assert_eq!(pending.len(), 3);
+    // The version before has them among the other claims.
+    let update = ledger.store.control().update(&pending[0]).update_expression("SET dueShard = :shard");
+    let shard = text(&keys::due_shard_of(&pending[0]));
+    update.expression_attribute_values(":shard", shard).send().await.unwrap();
+
+    let told = Told::default();
+    let dispatch = telling(&ledger, &told).await;
+    ledger.advance(120_000);
+    dispatch.sweep(None).await.unwrap();
+    let messages = std::mem::take(&mut *told.lock().unwrap());
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(["e1", "e2", "e3"].iter().all(|id| messages[0].contains(id)), "{messages:?}");
+    dispatch.sweep(None).await.unwrap();
+    assert!(told.lock().unwrap().is_empty(), "each once");
+}
+
+/// Whether a call is about a record of this partition.
+fn is_about(call: &Call, operation: &str, pk: &str) -> bool {
+    let body: Value = serde_json::from_slice(&call.body).unwrap_or_default();
+    call.operation == operation
+        && [&body["Key"]["PK"]["S"], &body["Item"]["PK"]["S"]]
+            .iter()
+            .any(|found| found.as_str().is_some_and(|found| found.starts_with(pk)))
+}
+
+async fn owner(ledger: &Ledger, tenant: &str) -> Option<String> {
+    let key = keys::drain(tenant, "workflow_runner");
+    ledger.store.control().get::<DrainRecord>(&key).await.unwrap().unwrap().owner
+}
+
+#[tokio::test]
+async fn a_mark_that_is_not_put_frees_the_lease_and_fails_its_own_record_alone() {
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let body = String::from_utf8_lossy(&call.body);
+        let fails =
+            moment == Moment::Before && is_about(&call, "UpdateItem", "DIRTY") && body.contains("\"a#");
+        let verdict = match fails {
+            true => Verdict::Fail { status: 500, code: "InternalServerError".into() },
+            false => Verdict::Proceed,
+        };
+        Box::pin(async move { verdict })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    for tenant in ["a", "b"] {
+        ledger.register(tenant, json!({"workflowType": "w", "kind": "task"})).await;
+        ledger.subscribe(tenant, json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+        ledger.save(event(tenant, "e1", ledger.now())).await;
+    }
+    let swept = ledger.dispatch.wake(BTreeSet::from([name("a"), name("b")]), None).await.unwrap();
+    assert_eq!(swept.unmarked, BTreeSet::from([name("a")]));
+    assert_eq!((owner(&ledger, "a").await, owner(&ledger, "b").await), (None, None));
+    for tenant in ["a", "b"] {
+        assert_eq!(ledger.starts(tenant).await, BTreeMap::from([("e1".into(), 1)]));
+    }
+}
+
+#[tokio::test]
+async fn a_throttled_mark_is_put_after_the_lease_is_free() {
+    let throttled = Arc::new(AtomicUsize::new(0));
+    let (counted, released) = (throttled.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let noted = released.clone();
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let mut verdict = Verdict::Proceed;
+        if moment == Moment::Before && is_about(&call, "UpdateItem", "DIRTY") {
+            if counted.fetch_add(1, Ordering::SeqCst) < 3 {
+                let code = "ProvisionedThroughputExceededException".into();
+                verdict = Verdict::Fail { status: 400, code };
+            }
+        } else if moment == Moment::Before
+            && is_about(&call, "UpdateItem", "DRAIN#a")
+            && String::from_utf8_lossy(&call.body).contains("REMOVE")
+        {
+            noted.fetch_min(counted.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        Box::pin(async move { verdict })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.register("a", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger.subscribe("a", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+    ledger.save(event("a", "e1", ledger.now())).await;
+    released.store(usize::MAX, Ordering::SeqCst);
+    ledger.drain("a").await;
+    assert_eq!(throttled.load(Ordering::SeqCst), 4, "three times in vain");
+    assert_eq!(owner(&ledger, "a").await, None);
+    let mark: Option<Value> =
+        ledger.store.control().get(&keys::dirty_mark("a", "workflow_runner")).await.unwrap();
+    assert!(mark.is_some());
+    assert_eq!(released.load(Ordering::SeqCst), 1, "the lease does not wait for the mark");
+}
+
+#[tokio::test]
+async fn a_mark_of_the_version_before_is_found_and_cleared() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+    ledger.dispatch.sweep(None).await.unwrap();
+    ledger.dispatch.sweep(None).await.unwrap();
+    ledger.save(event("t", "e1", ledger.now())).await;
+    ledger.advance(60_000);
+    let old = keys::old_dirty_mark("t", "workflow_runner");
+    ledger.store.control().put(&old, &json!({"fence": 1, "markedAt": 1})).unwrap().send().await.unwrap();
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert_eq!(ledger.starts("t").await, BTreeMap::from([("e1".into(), 1)]));
+    assert_eq!(ledger.store.control().get::<Value>(&old).await.unwrap(), None);
+}
+
+/// Tenants, each with an event for a drainer that has a schedule of its own.
+async fn scheduled(ledger: &Ledger, count: usize) -> Vec<String> {
+    let tenants: Vec<String> = (0..count).map(|n| format!("tenant-{n:02}")).collect();
+    for tenant in &tenants {
+        ledger.register(tenant, json!({"workflowType": "w", "kind": "task"})).await;
+        let subscription = json!({"eventTypeGlob": "*", "workflowType": "w", "drainerId": "timeline"});
+        ledger.subscribe(tenant, subscription).await;
+        ledger.save(event(tenant, "e1", ledger.now())).await;
+    }
+    ledger.advance(60_000);
+    tenants
+}
+
+async fn started(ledger: &Ledger, tenants: &[String]) -> BTreeSet<String> {
+    let mut started = BTreeSet::new();
+    for tenant in tenants {
+        if !ledger.starts(tenant).await.is_empty() {
+            started.insert(tenant.clone());
+        }
+    }
+    started
+}
+
+#[tokio::test]
+async fn a_sweep_that_is_killed_loses_no_round() {
+    let (acquired, kill) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (counted, killing) = (acquired.clone(), kill.clone());
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let body = String::from_utf8_lossy(&call.body);
+        let acquires = moment == Moment::Before
+            && call.operation == "UpdateItem"
+            && body.contains("laneHorizon = :lane");
+        if acquires && counted.fetch_add(1, Ordering::SeqCst) == 5 {
+            killing.notify_one();
+        }
+        Box::pin(async move { Verdict::Proceed })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    let tenants = scheduled(&ledger, 12).await;
+    acquired.store(0, Ordering::SeqCst);
+    tokio::select! {
+        biased;
+        () = kill.notified() => {}
+        swept = ledger.dispatch.sweep(None) => panic!("it was to be killed: {swept:?}"),
+    }
+    assert!(started(&ledger, &tenants).await.len() < tenants.len());
+    // The leases of the dead end, and the next sweep comes.
+    ledger.advance(120_000);
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert_eq!(started(&ledger, &tenants).await.len(), tenants.len());
+}
+
+#[tokio::test]
+async fn sweeps_without_time_come_to_everyone_in_turn_and_then_the_round_is_done() {
+    let ledger = Ledger::start().await;
+    let tenants = scheduled(&ledger, 12).await;
+    let mut sweeps = 0;
+    while started(&ledger, &tenants).await.len() < tenants.len() {
+        sweeps += 1;
+        assert!(sweeps < 30, "some are never visited");
+        let round: Option<Value> = ledger.store.control().get(&keys::schedule("timeline")).await.unwrap();
+        assert!(round.is_none_or(|round| round["visitedAt"].is_null()), "the round is not over");
+        ledger.dispatch.sweep(Some(Instant::now())).await.unwrap();
+        ledger.advance(120_000);
+    }
+    assert!(sweeps > 1);
+    ledger.dispatch.sweep(None).await.unwrap();
+    let round: Value = ledger.store.control().get(&keys::schedule("timeline")).await.unwrap().unwrap();
+    assert!(!round["visitedAt"].is_null(), "{round}");
+}
