@@ -38,6 +38,7 @@ mod leases_of_runs;
 mod ledger;
 mod log_pipes;
 mod lost_files;
+mod many_tenants;
 mod notification;
 mod overflow;
 mod poison;

@@ -47,6 +47,9 @@ pub enum AlertError {
     /// Slack refused, or was not there. The webhook's address is left out on purpose.
     #[error("Slack did not take the message: {0}")]
     Slack(String),
+    /// Slack refuses this message for what it says, and would each time; others may pass.
+    #[error("Slack refuses the message: it answered {0}")]
+    Unfit(u16),
 }
 
 impl Slack {
@@ -73,6 +76,7 @@ impl Slack {
         loop {
             let (trouble, wait) = match (self.post)(webhook.clone(), text.to_owned()).await {
                 Ok(Answer { status: 200..300, .. }) => return Ok(true),
+                Ok(Answer { status: status @ (400 | 413), .. }) => return Err(AlertError::Unfit(status)),
                 Ok(Answer { status, retry_after }) => {
                     if !(status == 429 || status >= 500) {
                         return Err(AlertError::Slack(format!("it answered {status}; check the webhook")));

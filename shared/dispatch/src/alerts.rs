@@ -8,11 +8,13 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::join_all};
+use futures::{FutureExt, StreamExt, future::join_all, stream};
+use ledgerline_alert::AlertError;
 use ledgerline_event::Name;
 use ledgerline_ledger::{
     Fault, StoreError,
     control::{
+        Item,
         keys::{self, ControlKey, DUE_SHARDS},
         read,
     },
@@ -22,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Dispatch, DispatchError,
-    claim::{Claim, ClaimState},
+    claim::{Claim, ClaimState, POSTPONED_MS},
     conditional::text,
 };
 
@@ -32,6 +34,12 @@ const BUDGET: Duration = Duration::from_secs(4);
 const AT_ONCE: i32 = 100;
 /// A longer message is split: Slack cuts what has more than 40,000 characters.
 const MAX_BYTES: usize = 20_000;
+/// The longest text of one alert: a reason may quote what a producer sent.
+const MAX_CHARS: usize = 3_000;
+/// Alerts that are read at the same time, some of them from the payload bucket.
+const READ_AT_ONCE: usize = 8;
+/// How long a message waits that Slack refuses for what it says.
+const UNFIT_MS: u64 = 6 * 60 * 60_000;
 const MINUTE_MS: u64 = 60_000;
 
 /// An alert that is not sent yet.
@@ -49,6 +57,15 @@ struct Pending {
 struct Merged {
     claims: Vec<(ControlKey, Option<Name>)>,
     text: String,
+}
+
+/// The text of an alert as it is claimed: a long one is cut.
+pub(crate) fn alert_text(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// One message per tenant and minute, the oldest first.
@@ -107,9 +124,13 @@ impl Dispatch {
         let mut seen = HashSet::new();
         alerts.retain(|key| seen.insert(key.clone()));
         let failed = self.send_until_failure(alerts, deadline).await;
-        let mut postponing = Vec::with_capacity(failed.len());
-        for key in &failed {
-            postponing.push(self.postpone(key).boxed());
+        self.postpone_all(&failed, POSTPONED_MS).await;
+    }
+
+    async fn postpone_all(&self, alerts: impl IntoIterator<Item = &ControlKey>, ms: u64) {
+        let mut postponing = Vec::new();
+        for key in alerts {
+            postponing.push(self.postpone_for(key, ms).boxed());
         }
         for postponed in join_all(postponing).await {
             if let Err(error) = postponed {
@@ -121,13 +142,12 @@ impl Dispatch {
     /// Sends messages until one fails or `deadline` has passed. Answers the alerts of the one that failed.
     async fn send_until_failure(&self, alerts: Vec<ControlKey>, deadline: Instant) -> Vec<ControlKey> {
         let Some(slack) = &self.slack else { return Vec::new() };
-        let pending = match timeout_at(deadline, self.pending_alerts(&alerts)).await {
-            Ok(Ok(pending)) => pending,
-            Ok(Err(error)) => {
+        let pending = match self.pending_alerts(&alerts, Instant::now() + BUDGET / 2).await {
+            Ok(pending) => pending,
+            Err(error) => {
                 tracing::error!(%error, "alerts were not read; a sweep sends them");
                 return Vec::new();
             }
-            Err(_) => return Vec::new(),
         };
         for Merged { claims, text } in merge(pending) {
             if Instant::now() >= deadline {
@@ -138,6 +158,11 @@ impl Dispatch {
                 Ok(Ok(false)) => {
                     tracing::error!(alert = text, "no Slack webhook is set; this is the alert");
                     None
+                }
+                Ok(Err(AlertError::Unfit(status))) => {
+                    tracing::error!(status, alert = text, "Slack refuses this alert; the log has it");
+                    self.postpone_all(claims.iter().map(|(key, _)| key), UNFIT_MS).await;
+                    continue;
                 }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some("Slack did not answer in time".to_owned()),
@@ -159,28 +184,47 @@ impl Dispatch {
         Vec::new()
     }
 
-    /// The alerts among these claims that are not sent yet.
-    async fn pending_alerts(&self, alerts: &[ControlKey]) -> Result<Vec<Pending>, DispatchError> {
-        let mut pending = Vec::new();
-        for row in self.control.get_all(alerts).await? {
+    /// The alerts among these claims that are not sent yet, as many as can be read until `deadline`. One that cannot be
+    /// read is postponed and keeps no other from being sent.
+    async fn pending_alerts(
+        &self,
+        alerts: &[ControlKey],
+        deadline: Instant,
+    ) -> Result<Vec<Pending>, DispatchError> {
+        let rows = timeout_at(deadline, self.control.get_all(alerts)).await;
+        let Ok(rows) = rows else { return Ok(Vec::new()) };
+        let mut reading = Vec::new();
+        for row in rows? {
             let Keyed { pk, sk } = read(row.clone())?;
-            let claim: Claim = read(row)?;
-            if claim.state != ClaimState::Pending {
-                continue;
-            }
-            let Some(text) = self.effects_of(&claim).await?.alert else { continue };
-            let tenant = keys::parse_claim(&pk).unwrap_or_default().to_owned();
-            let minute = claim.claimed_at.get() / MINUTE_MS;
-            pending.push(Pending {
-                key: ControlKey { pk, sk },
-                claim_id: claim.claim_id,
-                tenant,
-                minute,
-                text,
-            });
+            let key = ControlKey { pk, sk };
+            let pending = async move {
+                match timeout_at(deadline, self.pending_alert(key.clone(), row)).await {
+                    Ok(Ok(pending)) => pending,
+                    Ok(Err(error)) => {
+                        tracing::error!(claim = key.pk, %error, "an alert cannot be read");
+                        self.postpone_all([&key], POSTPONED_MS).await;
+                        None
+                    }
+                    Err(_) => None,
+                }
+            };
+            reading.push(pending.boxed());
         }
+        let read = stream::iter(reading).buffer_unordered(READ_AT_ONCE);
+        let mut pending: Vec<Pending> = read.filter_map(|pending| async move { pending }).collect().await;
         pending.sort_by(|one, other| (&one.key.pk, &one.key.sk).cmp(&(&other.key.pk, &other.key.sk)));
         Ok(pending)
+    }
+
+    async fn pending_alert(&self, key: ControlKey, row: Item) -> Result<Option<Pending>, DispatchError> {
+        let claim: Claim = read(row)?;
+        if claim.state != ClaimState::Pending {
+            return Ok(None);
+        }
+        let Some(text) = self.effects_of(&claim).await?.alert else { return Ok(None) };
+        let tenant = keys::parse_claim(&key.pk).unwrap_or_default().to_owned();
+        let minute = claim.claimed_at.get() / MINUTE_MS;
+        Ok(Some(Pending { key, claim_id: claim.claim_id, tenant, minute, text }))
     }
 
     /// Puts an alert of the version before into the shards of alerts.
@@ -220,6 +264,13 @@ mod tests {
         let texts: Vec<&str> = merged.iter().map(|message| message.text.as_str()).collect();
         assert_eq!(texts, ["one\n\ntwo", "other", "late"]);
         assert_eq!(merged[0].claims.len(), 2);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(alert_text("short".into()), "short");
+        let cut = alert_text("é".repeat(MAX_CHARS + 1));
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (MAX_CHARS + 1, true));
     }
 
     #[test]

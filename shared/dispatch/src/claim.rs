@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::{
     operation::put_item::PutItemError,
     types::{AttributeValue, ReturnValuesOnConditionCheckFailure},
 };
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use ledgerline_event::{Millis, Name, Seconds};
 use ledgerline_ledger::{
     SealedEvent, StoreError,
@@ -43,7 +43,7 @@ pub(crate) fn outliving(event_ttl: Option<Seconds>) -> Option<Seconds> {
 }
 
 /// How long a claim that could not be finished waits for the next attempt.
-const POSTPONED_MS: u64 = 5 * 60_000;
+pub(crate) const POSTPONED_MS: u64 = 5 * 60_000;
 
 /// What a claim will send, exactly.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -283,6 +283,10 @@ impl Dispatch {
 
     /// Comes back to a claim later: those behind it must not wait for it.
     pub(crate) async fn postpone(&self, key: &ControlKey) -> Result<(), DispatchError> {
+        self.postpone_for(key, POSTPONED_MS).await
+    }
+
+    pub(crate) async fn postpone_for(&self, key: &ControlKey, ms: u64) -> Result<(), DispatchError> {
         let update = self
             .control
             .update(key)
@@ -290,7 +294,7 @@ impl Dispatch {
             .condition_expression("#state = :pending")
             .expression_attribute_names("#state", "state")
             .expression_attribute_values(":pending", text("pending"))
-            .expression_attribute_values(":later", number(self.now().plus(POSTPONED_MS).get()));
+            .expression_attribute_values(":later", number(self.now().plus(ms).get()));
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
             Err(error) if error.fault == ledgerline_ledger::Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
@@ -394,23 +398,35 @@ impl Dispatch {
         }
         if let Err(error) = self.send(all).await {
             let failed = carried.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
-            let mut failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
+            let failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
             let mut alone = (unsent.len() == 1).then_some(error);
+            let mut groups: BTreeMap<String, Vec<(usize, Option<Name>, Effects)>> = BTreeMap::new();
             for (position, id, effects) in std::mem::take(&mut unsent) {
-                if failed.contains(&group(position)) {
-                    carried[position].sent = Sent::Behind;
-                    continue;
-                }
-                let sent = match alone.take() {
-                    Some(error) => Err(error),
-                    None => self.send(effects.clone()).await,
-                };
-                match sent {
-                    Ok(()) => unsent.push((position, id, effects)),
-                    Err(error) => {
-                        failed.insert(group(position));
-                        carried[position].sent = Sent::Failed(error);
+                groups.entry(group(position)).or_default().push((position, id, effects));
+            }
+            // Groups side by side: a service that does not answer costs the time of one attempt, not of all.
+            let sending = groups.into_iter().map(|(group, members)| {
+                let (mut behind, mut known) = (failed.contains(&group), alone.take());
+                async move {
+                    let mut fates = Vec::with_capacity(members.len());
+                    for (position, id, effects) in members {
+                        let sent = match (behind, known.take()) {
+                            (true, _) => Sent::Behind,
+                            (false, Some(error)) => Sent::Failed(error),
+                            (false, None) => {
+                                self.send(effects.clone()).await.map_or_else(Sent::Failed, |()| Sent::Yes)
+                            }
+                        };
+                        behind |= !matches!(sent, Sent::Yes);
+                        fates.push((position, id, effects, sent));
                     }
+                    fates
+                }
+            });
+            for (position, id, effects, sent) in join_all(sending).await.into_iter().flatten() {
+                match sent {
+                    Sent::Yes => unsent.push((position, id, effects)),
+                    other => carried[position].sent = other,
                 }
             }
         }

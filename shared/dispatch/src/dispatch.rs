@@ -13,7 +13,10 @@ use ledgerline_ledger::{
     telemetry::Metrics,
 };
 
-use crate::{Drainers, QueueUrls, compiled::Compiled, memory::Memory, record::DrainRecords, runs::Ends};
+use crate::{
+    Drainers, QueueUrls, compiled::Compiled, memory::Memory, record::DrainRecords, runs::Ends,
+    slow_visits::SlowVisits,
+};
 
 /// The app that the dispatcher's own events have.
 pub(crate) const APP: &str = "ledgerline";
@@ -40,6 +43,7 @@ pub struct Parts {
     clock: Clock,
     pub(crate) compiled: Mutex<HashMap<(Name, Name), Compiled>>,
     pub(crate) memory: Mutex<HashMap<(Name, Name), Memory>>,
+    pub(crate) slow_visits: SlowVisits,
     pub(crate) runnable: Mutex<BTreeSet<String>>,
     pub(crate) run_ends: Ends,
     /// The floors of tenants as far as this process has raised them.
@@ -124,6 +128,7 @@ impl Dispatch {
                 clock: options.clock,
                 compiled: Mutex::default(),
                 memory: Mutex::default(),
+                slow_visits: SlowVisits::default(),
                 runnable: Mutex::default(),
                 run_ends: Ends::default(),
                 sent_floors: Mutex::default(),

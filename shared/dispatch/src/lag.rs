@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::{
     Dispatch, DispatchError, DrainRecord, SETTLE_MS,
+    alerts::alert_text,
     claim::{Claimed, Effects, Intent},
 };
 
@@ -149,7 +150,7 @@ impl Dispatch {
             _ => &state.cursor,
         };
         let key = keys::stall_claim(tenant, &state.drainer_id, place);
-        let effects = Effects { alert: Some(text), ..Effects::default() };
+        let effects = Effects { alert: Some(alert_text(text)), ..Effects::default() };
         let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
         if let Claimed::New = self.claim(&intent).await? {
             self.metrics.count(self.now(), &[("Stalled", 1)]);

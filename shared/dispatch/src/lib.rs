@@ -43,6 +43,7 @@ mod round;
 mod runs;
 mod sample;
 mod set_aside;
+mod slow_visits;
 mod start;
 mod sweep;
 mod tasks;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use futures::{FutureExt, future::try_join_all};
+use futures::{FutureExt, future::join_all};
 use ledgerline_event::Name;
 use ledgerline_ledger::{
     Fault, Patience, StoreError,
@@ -36,23 +36,31 @@ impl Mark {
 }
 
 impl Dispatch {
-    /// Every mark.
-    pub(crate) async fn marked(&self) -> Result<Marked, StoreError> {
+    /// Every mark, and how many partitions could not be read: the next sweep finds their marks.
+    pub(crate) async fn marked(&self) -> (Marked, usize) {
         let mut read = Vec::new();
         for partition in keys::dirty_partitions() {
             let marks = async move {
-                let marks: Vec<Mark> = self.control.all(&partition).await?;
-                Ok::<_, StoreError>((partition == keys::DIRTY, marks))
+                let marks: Result<Vec<Mark>, StoreError> = self.control.all(&partition).await;
+                (partition, marks)
             };
             read.push(marks.boxed());
         }
-        let mut marked = Marked::new();
-        for (is_old, marks) in try_join_all(read).await? {
-            for visit in marks.iter().filter_map(Mark::visit) {
-                *marked.entry(visit).or_default() |= is_old;
+        let (mut marked, mut unread) = (Marked::new(), 0);
+        for (partition, marks) in join_all(read).await {
+            match marks {
+                Ok(marks) => {
+                    for visit in marks.iter().filter_map(Mark::visit) {
+                        *marked.entry(visit).or_default() |= partition == keys::DIRTY;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(partition, %error, "marks were not read; the next sweep reads them");
+                    unread += 1;
+                }
             }
         }
-        Ok(marked)
+        (marked, unread)
     }
 
     /// Puts a mark. One attempt: the caller may hold the lease.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Dispatch, DispatchError,
+    alerts::alert_text,
     claim::{Carried, Claimed, Effects, Intent, Sent, Together},
 };
 
@@ -148,7 +149,7 @@ impl Dispatch {
             return Ok(None);
         }
         let key = about.claim(notice.alert_claim());
-        let effects = Effects { alert: Some(text), ..Effects::default() };
+        let effects = Effects { alert: Some(alert_text(text)), ..Effects::default() };
         let intent = Intent { key: key.clone(), effects, started: None, ttl: about.event.ttl };
         Ok(matches!(self.claim(&intent).await?, Claimed::New).then_some(key))
     }

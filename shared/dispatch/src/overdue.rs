@@ -65,8 +65,8 @@ impl Dispatch {
             let page = self.control.due_between(&shard, from, part.until, limit).await?;
             let is_last = page.len() < usize::try_from(limit).unwrap_or(usize::MAX);
             let end = page.last().map_or(part.until, |(_, at)| *at);
-            let new: Vec<ControlKey> =
-                page.into_iter().map(|(key, _)| key).filter(|key| seen.insert(key.clone())).collect();
+            let new = page.iter().map(|(key, _)| key).filter(|key| !seen.contains(*key));
+            let new: Vec<ControlKey> = new.cloned().collect();
             let any = !new.is_empty();
             let begun = *resumed;
             let work: Vec<_> = new
@@ -93,6 +93,11 @@ impl Dispatch {
             if Instant::now() >= deadline {
                 return Ok(Some(place));
             }
+            if end > from {
+                seen.clear();
+            }
+            // Many may be due at the same millisecond, and a page ends anywhere.
+            seen.extend(page.into_iter().filter(|(_, at)| *at == end).map(|(key, _)| key));
             if end > from {
                 from = end;
                 // A sweep that is killed at this page does not begin with it again.

@@ -25,6 +25,12 @@ use crate::{
 /// How long a sweep takes, unless its caller says so: a little less than the time between two.
 const BUDGET: Duration = Duration::from_secs(100);
 
+/// What a sweep keeps of its time to look for drainers that stand still.
+const FOR_STALLS: Duration = Duration::from_secs(10);
+
+/// When a caller without sweeps of its own asks again for a tenant that is left to them.
+const LEFT_TO_SWEEPS_MS: u64 = 60_000;
+
 /// What a sweep did.
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
@@ -56,7 +62,15 @@ impl Dispatch {
         let visits = tenants.into_iter().flat_map(|tenant| {
             self.drainers.prompt().map(move |drainer| (tenant.clone(), drainer.id.clone()))
         });
-        Ok(Box::pin(self.visit_or_mark(visits.collect(), deadline)).await)
+        let (left, visits) = visits.partition(|visit| self.slow_visits.is_left_to_sweeps(visit));
+        let left: BTreeSet<Visit> = left;
+        let visits: BTreeSet<Visit> = visits;
+        let mut swept = Box::pin(self.visit_or_mark(visits, deadline)).await;
+        for (tenant, _) in &left {
+            swept.again(tenant.clone(), Some(self.now().plus(LEFT_TO_SWEEPS_MS)));
+        }
+        swept.unmarked.append(&mut self.mark_unvisited(left.into_iter().collect()).await);
+        Ok(swept)
     }
 
     /// Finishes overdue claims, visits every tenant whose round has come or that has a mark, and sends alerts.
@@ -64,7 +78,7 @@ impl Dispatch {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BUDGET);
         let mut alerts = Vec::new();
         let swept = Box::pin(self.sweep_until(deadline, &mut alerts)).await;
-        if swept.is_ok() {
+        if swept.as_ref().is_ok_and(|swept| swept.trouble == 0 || swept.visited > 0) {
             self.note_swept(Sweeper::Dispatcher).await;
         }
         Box::pin(self.send_due_alerts(alerts)).await;
@@ -91,11 +105,15 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> Result<Swept, DispatchError> {
         let mut swept = Swept::default();
-        let mut tour = self.tour().await?;
+        let mut tour = self.tour(&mut swept).await?;
         // What is not visited has a mark, or is still before its round.
-        self.visit_all(&mut tour, Some(deadline), &mut swept, alerts).await;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let visits_end = deadline - (left / 4).min(FOR_STALLS);
+        self.visit_all(&mut tour, Some(visits_end), &mut swept, alerts).await;
         self.note_tour(&mut tour, true).await;
-        for (tenant, drainer) in tour.marked.keys() {
+        let mut marked: Vec<&Visit> = tour.marked.keys().collect();
+        fastrand::shuffle(&mut marked);
+        for (tenant, drainer) in marked {
             if Instant::now() >= deadline {
                 break;
             }
@@ -108,8 +126,9 @@ impl Dispatch {
     }
 
     /// Whom a sweep visits: those with a mark from where the last sweep stopped, and the rest of each round.
-    async fn tour(&self) -> Result<Tour, DispatchError> {
-        let marked = self.marked().await?;
+    async fn tour(&self, swept: &mut Swept) -> Result<Tour, DispatchError> {
+        let (marked, unread) = self.marked().await;
+        swept.trouble += unread;
         // A drainer with a schedule of its own waits for its round.
         let is_prompt = |drainer: &Name| self.drainers.prompt().any(|prompt| prompt.id == *drainer);
         let visits: Vec<Visit> = marked.keys().filter(|(_, drainer)| is_prompt(drainer)).cloned().collect();
@@ -129,12 +148,19 @@ impl Dispatch {
         // Read when the first round is due.
         let tenants = OnceCell::new();
         for drainer in self.drainers.iter() {
-            if let Some((round, course)) = self.take_round(drainer, &tenants).await? {
-                rounds.push(round);
-                courses.push(course);
+            match self.take_round(drainer, &tenants).await {
+                Ok(None) => {}
+                Ok(Some((round, course))) => {
+                    rounds.push(round);
+                    courses.push(course);
+                }
+                Err(error) => {
+                    tracing::error!(drainer = %drainer.id, %error, "the round was not taken; the next sweep takes it");
+                    swept.trouble += 1;
+                }
             }
         }
-        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored })
+        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored, has_company: false })
     }
 
     pub(crate) async fn tenants(&self) -> Result<Vec<Name>, StoreError> {

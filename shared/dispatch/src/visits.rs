@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt, stream, stream::FuturesUnordered};
 use ledgerline_event::Name;
 use ledgerline_ledger::control::keys::{self, ControlKey};
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     Dispatch, DispatchError, Drained, JOBS_DRAINER, Swept,
@@ -32,8 +32,19 @@ const MARKED_AT_ONCE: usize = 16;
 const FIRST_SLICE: Duration = Duration::from_secs(5);
 /// …and after that, as long as there is time.
 const SLICE: Duration = Duration::from_secs(20);
+/// The slice of a visit beside others that a wake-up is about: the next batch of the stream waits for all of them.
+const WAKE_SLICE: Duration = Duration::from_secs(1);
 /// A visit that begins has this long, whatever the deadline is: else it would do nothing.
 const LEAST_SLICE: Duration = Duration::from_secs(2);
+/// A visit that takes this much longer than it may is given up: its lease ends, and its mark or its round brings a
+/// process back.
+const OVERRUN: Duration = Duration::from_secs(30);
+/// The same at the end of everyone's time…
+const LAST_OVERRUN: Duration = Duration::from_secs(5);
+/// …and beside others that a wake-up is about.
+const WAKE_OVERRUN: Duration = Duration::from_millis(1_500);
+/// How long it may take to mark a visit that failed.
+const MARK_WITHIN: Duration = Duration::from_secs(5);
 /// How often a sweep writes how far it is.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
@@ -53,6 +64,8 @@ pub(crate) struct Tour {
     /// Whether the place in the first course is written down.
     pub(crate) keeps_place: bool,
     pub(crate) place_is_stored: bool,
+    /// Whether several tenants are woken together: what takes long is left to the sweep.
+    pub(crate) has_company: bool,
 }
 
 /// One visit, for every step that it is.
@@ -70,7 +83,8 @@ impl Tour {
             let first = fastrand::usize(..visits.len());
             visits.rotate_left(first);
         }
-        Self { courses: vec![Course::new(visits)], ..Self::default() }
+        let has_company = visits.windows(2).any(|two| two[0].0 != two[1].0);
+        Self { courses: vec![Course::new(visits)], has_company, ..Self::default() }
     }
 
     fn turns(&self) -> VecDeque<Turn> {
@@ -100,6 +114,32 @@ impl Tour {
                 round.note(&turn.visit.0, finished || comes_back);
             }
         }
+    }
+}
+
+/// A visit that failed, and whether a mark says so.
+struct Unfinished {
+    error: String,
+    marked: bool,
+}
+
+/// The time of a visit.
+#[derive(Clone, Copy)]
+struct Time {
+    /// Until then it begins something new.
+    until: Instant,
+    given_up_at: Instant,
+}
+
+impl Time {
+    fn beside_others(now: Instant) -> Self {
+        Self { until: now + WAKE_SLICE, given_up_at: now + WAKE_SLICE + WAKE_OVERRUN }
+    }
+
+    fn of_visit(now: Instant, deadline: Instant, slice: Duration) -> Self {
+        let until = deadline.min(now + slice).max(now + LEAST_SLICE);
+        let given_up_at = (until + OVERRUN).min(deadline + LAST_OVERRUN).max(until + LAST_OVERRUN);
+        Self { until, given_up_at }
     }
 }
 
@@ -147,6 +187,7 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> Vec<Visit> {
         let mut waiting = tour.turns();
+        let has_company = tour.has_company;
         let mut running = FuturesUnordered::new();
         let mut slots = Slots::default();
         let (mut begun, mut noted) = (0, Instant::now());
@@ -155,13 +196,16 @@ impl Dispatch {
                 let Some(turn) = waiting.pop_front() else { break };
                 begun += 1;
                 let slot = slots.take(Instant::now());
-                let slice = if turn.is_first { FIRST_SLICE } else { SLICE };
                 let now = Instant::now();
-                let until = deadline.map(|deadline| deadline.min(now + slice).max(now + LEAST_SLICE));
+                let time = deadline.map(|deadline| match (has_company, turn.is_first) {
+                    (true, _) => Time::beside_others(now),
+                    (false, true) => Time::of_visit(now, deadline, FIRST_SLICE),
+                    (false, false) => Time::of_visit(now, deadline, SLICE),
+                });
                 let has_old_mark = tour.marked.get(&turn.visit).copied();
                 running.push(
                     async move {
-                        let drained = self.visit(&turn.visit, has_old_mark, until).await;
+                        let drained = self.visit_in_time(&turn.visit, has_old_mark, time).await;
                         (slot, turn, drained)
                     }
                     .boxed(),
@@ -180,16 +224,16 @@ impl Dispatch {
             match drained {
                 Ok(mut drained) => {
                     alerts.append(&mut drained.alerts);
-                    tour.note(&turn, !drained.out_of_time, true);
-                    match drained.out_of_time && !passed(deadline) {
+                    // A lease that another process holds may be that of a dead one.
+                    tour.note(&turn, !drained.out_of_time && !drained.skipped_due_to_lock, true);
+                    match drained.out_of_time && !has_company && !passed(deadline) {
                         true => waiting.push_back(Turn { is_first: false, ..turn }),
                         false => swept.again(tenant.clone(), drained.again_at),
                     }
                 }
-                Err(error) => {
-                    tracing::error!(%tenant, %drainer, %error, "a visit failed; the next sweep comes back to it");
+                Err(Unfinished { error, marked }) => {
+                    tracing::error!(%tenant, %drainer, error, "a visit failed; the next sweep comes back to it");
                     swept.trouble += 1;
-                    let marked = self.mark_left(&turn.visit).await;
                     if !marked {
                         swept.unmarked.insert(tenant.clone());
                     }
@@ -204,6 +248,37 @@ impl Dispatch {
         }
         self.metrics.count(self.now(), &[("DrainTrouble", swept.trouble)]);
         waiting.into_iter().filter(|turn| turn.is_first).map(|turn| turn.visit).collect()
+    }
+
+    /// One visit, given up when its time is over. One that fails is marked, here and not by the caller, which has others
+    /// to look after.
+    async fn visit_in_time(
+        &self,
+        visit: &Visit,
+        has_old_mark: Option<bool>,
+        time: Option<Time>,
+    ) -> Result<Drained, Unfinished> {
+        let began = Instant::now();
+        let visiting = self.visit(visit, has_old_mark, time.map(|time| time.until));
+        let error = match time {
+            None => visiting.await.map_err(|error| error.to_string()),
+            Some(time) => match timeout_at(time.given_up_at, visiting).await {
+                Ok(drained) => drained.map_err(|error| error.to_string()),
+                Err(_) => Err("it took too long and was given up".to_owned()),
+            },
+        };
+        match error {
+            Ok(drained) => {
+                self.slow_visits.note_success(visit);
+                Ok(drained)
+            }
+            Err(error) => {
+                self.slow_visits.note_failure(visit, began);
+                let within = time.map_or(MARK_WITHIN, |time| MARK_WITHIN.min(time.given_up_at - began));
+                let marked = timeout(within, self.mark_left(visit)).await.unwrap_or(false);
+                Err(Unfinished { error, marked })
+            }
+        }
     }
 
     async fn visit(

@@ -62,7 +62,11 @@ impl HttpConnector for Connector {
                 // The simulation itself is gone: like any other lost connection.
                 response(reply.await.unwrap_or(Reply::ConnectionLost))
             }),
-            Err(answer) => HttpConnectorFuture::ready(response(Reply::Answer(answer))),
+            Err((answer, None)) => HttpConnectorFuture::ready(response(Reply::Answer(answer))),
+            Err((answer, Some(delay))) => HttpConnectorFuture::new(async move {
+                tokio::time::sleep(delay).await;
+                response(Reply::Answer(answer))
+            }),
         }
     }
 }

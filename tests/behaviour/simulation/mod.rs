@@ -20,6 +20,7 @@ mod trace;
 mod working;
 
 pub(crate) use actors::{BEGINNING, Simulation};
+pub(crate) use call::{Answer, Call, Service};
 pub(crate) use faults::Faults;
 pub(crate) use histories::histories;
 pub(crate) use store::Store;

@@ -1,6 +1,9 @@
 //! The services behind the connector, made once and used by many histories, one after the other.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use dynoxide::Database;
 use fastrand::Rng;
@@ -62,6 +65,9 @@ pub(crate) struct Flight {
     pub(crate) reply: oneshot::Sender<Reply>,
 }
 
+/// What happens to requests that no actor sends: how long each takes, and the failure of one that is not applied.
+pub(crate) type Weather = Arc<dyn Fn(&Call) -> (Option<Duration>, Option<Answer>) + Send + Sync>;
+
 /// What connector and simulation both hold.
 pub(crate) struct Shared(Mutex<State>);
 
@@ -77,6 +83,7 @@ struct State {
     speaker: Option<usize>,
     departed: Vec<Flight>,
     in_use: bool,
+    weather: Option<Weather>,
 }
 
 impl Default for State {
@@ -90,6 +97,7 @@ impl Default for State {
             speaker: None,
             departed: Vec::new(),
             in_use: false,
+            weather: None,
         }
     }
 }
@@ -115,15 +123,22 @@ impl Shared {
     }
 
     /// A request leaves: into the network if an actor sends it, else its answer is there at once.
-    pub(crate) fn send(&self, call: Call) -> Result<oneshot::Receiver<Reply>, Answer> {
+    pub(crate) fn send(&self, call: Call) -> Result<oneshot::Receiver<Reply>, (Answer, Option<Duration>)> {
         let mut state = self.state();
         let Some(actor) = state.speaker else {
+            let (delay, failure) = match &state.weather {
+                Some(weather) => weather(&call),
+                None => (None, None),
+            };
+            if let Some(failure) = failure {
+                return Err((failure, delay));
+            }
             let answer = state.serve_well(&call);
             // What a history makes for itself goes with it.
             if call.provisions() && !state.in_use {
                 state.definitions.push(call);
             }
-            return Err(answer);
+            return Err((answer, delay));
         };
         let (reply, answer) = oneshot::channel();
         state.departed.push(Flight { actor, call, reply });
@@ -154,6 +169,11 @@ impl Shared {
             fresh.serve_well(definition);
         }
         *state = State { definitions, ..fresh };
+    }
+
+    /// From now on requests outside of actors take their time, or fail.
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        self.state().weather = Some(weather);
     }
 
     /// Ends it; what it has left stays until the next one begins.

@@ -1,0 +1,167 @@
+//! Many tenants, some of them in trouble: every request about these is slow and throttled. The starts of the others come as
+//! soon as they do when every tenant is well, whether the stream wakes the dispatcher or only its sweeps come.
+//!
+//! `LEDGERLINE_TENANTS=10000` makes it as many, 50 of them in trouble; `--nocapture` prints what was measured.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
+use ledgerline_ledger::{Clock, telemetry::Metrics};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    simulation::{Answer, BEGINNING, Call, Service, Simulation, Store},
+    world::{admitted, at, event, name},
+};
+
+/// How long a request takes, and one about a tenant in trouble.
+const REQUEST: Duration = Duration::from_millis(5);
+const SLOW_REQUEST: Duration = Duration::from_secs(3);
+/// As the template has it: batches of the stream that are handled side by side, and records of one.
+const LANES: usize = 4;
+const BATCH: usize = 1_000;
+const SWEEP_EVERY: Duration = Duration::from_secs(120);
+
+/// When each tenant's task was sent, in milliseconds since its event was saved, for each event in turn.
+type Starts = BTreeMap<(usize, String), u64>;
+
+fn tenant(number: usize) -> String {
+    format!("tenant-{number:05}")
+}
+
+/// The tenants that a request names.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("tenant-").filter_map(|(at, _)| text.get(at..at + 12))
+}
+
+/// One life of a stage: a wave of events with wake-ups, one more, and one that only sweeps find.
+async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
+    let store = Store::start().await;
+    let _simulation = Simulation::new(&store, 7);
+    let began = Instant::now();
+    let clock: Clock = Arc::new(move || at(BEGINNING + u64::try_from(began.elapsed().as_millis()).unwrap()));
+    let options = DispatchOptions {
+        queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
+        drainers: Drainers::parse("").unwrap(),
+        slack: None,
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: clock.clone(),
+    };
+    let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
+    let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
+    for number in 0..count {
+        let tenant = name(&tenant(number));
+        dispatch.register(&tenant, &serde_json::from_value(workflow.clone()).unwrap()).await.unwrap();
+        let subscription = json!({"eventTypeGlob": "price.*", "workflowType": "w"});
+        dispatch.subscribe(&tenant, serde_json::from_value(subscription).unwrap()).await.unwrap();
+    }
+    let starts: Arc<Mutex<Starts>> = Arc::default();
+    let wave: Arc<Mutex<(usize, Instant)>> = Arc::new(Mutex::new((0, began)));
+    for number in 0..3 {
+        // The producers' side has no trouble: what is compared is when the starts come.
+        store.shared.set_weather(Arc::new(|_: &Call| (None, None)));
+        for tenant in (0..count).map(tenant) {
+            let event = admitted(event(&tenant, &format!("e{number}"), clock()));
+            store.saver().save(&[event], clock()).await.pop().unwrap().unwrap();
+        }
+        *wave.lock().unwrap() = (number, Instant::now());
+        let (troubled, noted, wave) = (troubled.clone(), starts.clone(), wave.clone());
+        store.shared.set_weather(Arc::new(move |call: &Call| {
+            if named(call.text()).any(|tenant| troubled.contains(tenant)) {
+                let throttled = Answer::error(call.service, 400, throttling(call.service), "simulated");
+                return (Some(SLOW_REQUEST), Some(throttled));
+            }
+            if call.operation == "SendMessageBatch" {
+                let (wave, began) = *wave.lock().unwrap();
+                let ms = u64::try_from(began.elapsed().as_millis()).unwrap();
+                for tenant in groups(call.text()) {
+                    noted.lock().unwrap().entry((wave, tenant)).or_insert(ms);
+                }
+            }
+            (Some(REQUEST), None)
+        }));
+        // The last wave's wake-ups are lost.
+        if number < 2 {
+            let lanes = (0..LANES).map(|lane| {
+                let dispatch = &dispatch;
+                async move {
+                    let mine: Vec<String> =
+                        (0..count).filter(|number| number % LANES == lane).map(tenant).collect();
+                    for batch in mine.chunks(BATCH) {
+                        let tenants = batch.iter().map(|tenant| name(tenant)).collect();
+                        let deadline = Instant::now() + Duration::from_secs(30);
+                        dispatch.wake(tenants, Some(deadline)).await.unwrap();
+                    }
+                }
+            });
+            join_all(lanes).await;
+        }
+        // Sweeps as on AWS, until everyone's round has come.
+        let sweeps = if number < 2 { 3 } else { 34 };
+        let mut tick = Instant::now();
+        for _ in 0..sweeps {
+            tokio::time::sleep_until(tick).await;
+            tick += SWEEP_EVERY;
+            dispatch.sweep(None).await.unwrap();
+        }
+    }
+    starts.lock().unwrap().clone()
+}
+
+fn throttling(service: Service) -> &'static str {
+    match service {
+        Service::Dynamo => "ProvisionedThroughputExceededException",
+        Service::Sqs => "RequestThrottled",
+        Service::S3 => "SlowDown",
+        Service::Events | Service::Ssm => "ThrottlingException",
+    }
+}
+
+/// The tenants of the tasks that are sent.
+fn groups(body: &str) -> Vec<String> {
+    let body: Value = serde_json::from_str(body).unwrap();
+    let entries = body["Entries"].as_array().unwrap().iter();
+    entries.filter_map(|entry| entry["MessageGroupId"].as_str()).map(str::to_owned).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_in_trouble_make_no_other_tenants_start_later() {
+    let count: usize = std::env::var("LEDGERLINE_TENANTS").map_or(40, |count| count.parse().unwrap());
+    let every = if count >= 1_000 { count / 50 } else { 20 };
+    let troubled: BTreeSet<String> =
+        (0..count).step_by(every).map(|number| tenant(number + every / 2)).collect();
+    let well = waves(count, &BTreeSet::new()).await;
+    let some_troubled = waves(count, &troubled).await;
+    assert_eq!(well.len(), 3 * count, "everything starts");
+    for wave in 0..3 {
+        let mut later = Vec::new();
+        for tenant in (0..count).map(tenant).filter(|tenant| !troubled.contains(tenant)) {
+            let key = (wave, tenant);
+            let started = some_troubled.get(&key).unwrap_or_else(|| panic!("{key:?} did not start"));
+            later.push((started.saturating_sub(well[&key]), key.1));
+        }
+        later.sort_unstable();
+        let part = |of: usize| later[(later.len() * of / 100).min(later.len() - 1)].0;
+        let last = later.iter().map(|(_, tenant)| well[&(wave, tenant.clone())]).max().unwrap();
+        println!(
+            "wave {wave}: {} tenants, {} in trouble; last start without these after {last} ms; later by p50 {} ms, p99 {} ms, most {} ms",
+            count,
+            troubled.len(),
+            part(50),
+            part(99),
+            part(100)
+        );
+        // One slice of a batch, and a quarter of a second of one of four slots for each tenant in trouble.
+        let allowed = 4_000 + 250 * u64::try_from(troubled.len().div_ceil(4)).unwrap();
+        assert!(part(100) <= allowed, "{:?} is later by more than {allowed} ms", later.last());
+    }
+    let starts_in_trouble = some_troubled.keys().filter(|(_, tenant)| troubled.contains(tenant)).count();
+    assert_eq!(starts_in_trouble, 0, "the trouble is real");
+}
