@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attention;
 mod bad_input;
 mod blocked;
 mod bounded_sweeps;

@@ -11,7 +11,7 @@ const MESSAGE_CHARS: usize = 300;
 /// A note on two lines: what is wrong and since when, and the command that shows more.
 pub(super) fn lines(note: &Note, now: Millis) -> String {
     let since = note.since.map(|since| now.get().saturating_sub(since.get()));
-    let since = since.map_or_else(String::new, |ms| format!(" (since {} ago)", times::in_words(ms)));
+    let since = since.map_or_else(String::new, |ms| format!(" (for {})", times::in_words(ms)));
     let next = note.next.as_ref().map_or_else(String::new, |next| format!("\n      {next}"));
     let message = on_one_line(&note.message, MESSAGE_CHARS);
     format!("  ! {}: {message}{since}{next}", note.kind.label())
@@ -37,7 +37,7 @@ mod tests {
         };
         assert_eq!(
             lines(&note, now),
-            "  ! no worker: 2 tasks `reprice` and no worker takes them (since 2m 30s ago)\n      \
+            "  ! no worker: 2 tasks `reprice` and no worker takes them (for 2m 30s)\n      \
              ledgerline --local tasks --state pending"
         );
     }

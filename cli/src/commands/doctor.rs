@@ -7,7 +7,13 @@ use ledgerline_dispatch::Note;
 use ledgerline_ledger::StoreError;
 use serde::Serialize;
 
-use crate::{output::Output, target::Target};
+use crate::{
+    output::{Output, on_one_line},
+    target::Target,
+};
+
+/// Details are whole in JSON.
+const DETAIL_CHARS: usize = 160;
 
 /// How one part fares.
 #[derive(Serialize)]
@@ -56,12 +62,19 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
                 State::Attention => "ATTENTION",
                 State::Missing => "MISSING",
             };
-            vec![state.into(), check.part.into(), check.name.clone(), check.detail.clone()]
+            vec![
+                state.into(),
+                check.part.into(),
+                check.name.clone(),
+                on_one_line(&check.detail, DETAIL_CHARS),
+            ]
         });
         output.table(&["state", "part", "name", "detail"], rows.collect(), "")?;
         match missing {
             0 if checks.iter().any(|check| check.state == State::Attention) => {
-                output.line("\nEverything that is needed is there. What needs attention is above.")?;
+                let said = "\nEverything that is needed is there. What needs attention is above; `ledgerline drainers` \
+                            shows the command for each.";
+                output.line(said)?;
             }
             0 => output.line("\nEverything that is needed is there.")?,
             count => output.line(&format!(
@@ -80,13 +93,7 @@ async fn attention(target: &Target) -> Vec<Check> {
         return Vec::new();
     };
     let notes = async { dispatch.attention(tenant, &dispatch.drainer_states(tenant).await?).await };
-    let shown = |note: Note| {
-        let detail = match note.next {
-            Some(next) => format!("{}; {next}", note.message),
-            None => note.message,
-        };
-        check(note.kind.label(), &note.subject, State::Attention, detail)
-    };
+    let shown = |note: Note| check(note.kind.label(), &note.subject, State::Attention, note.message);
     match notes.await {
         Ok(notes) => notes.into_iter().map(shown).collect(),
         Err(error) => vec![check("attention", tenant, State::Missing, error.to_string())],

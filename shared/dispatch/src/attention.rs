@@ -180,14 +180,12 @@ fn of_drainer(state: &DrainerState, command: &impl Fn(&str) -> Option<String>) -
     }
     if state.blocks > 0 {
         let count = usize::try_from(state.blocks).unwrap_or(usize::MAX);
-        let message = format!(
-            "{} of `{}` and holds up later starts of its entity; the oldest is for event {event}: {error}",
-            match count {
-                1 => "1 start fails".to_owned(),
-                count => format!("each of {count} starts fails"),
-            },
-            state.drainer_id
-        );
+        let starts = match count {
+            1 => format!("1 start of `{}` fails and holds up", state.drainer_id),
+            count => format!("{count} starts of `{}` fail, and each holds up", state.drainer_id),
+        };
+        let message =
+            format!("{starts} later starts of its entity; the oldest is for event {event}: {error}");
         notes.push(note(NoteKind::BlockedStarts, count, message));
     }
     if state.stalled && notes.is_empty() {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(10);
+const EVERY: Duration = Duration::from_secs(5);
 
 /// What is wrong, by what it is about: the line that says so.
 type Shown = BTreeMap<(String, String), String>;
