@@ -22,7 +22,7 @@ use ledgerline_ledger::Clock;
 
 use super::{
     call::{Answer, Call, Reply, item_keys},
-    faults::{Fate, Faults, failure},
+    faults::{Fate, Faults, failure, throttled},
     services::{Depth, Message},
     store::{Flaws, Flight, Store},
     trace::Trace,
@@ -336,6 +336,13 @@ impl<'s> Simulation<'s> {
     }
 
     fn decide(&mut self, flight: Flight, faults: &Faults) {
+        if faults.throttles(&flight.call, &mut self.random) {
+            let (name, what) = (self.actors[flight.actor].name.clone(), flight.call.name());
+            let (step, now, about) = (self.steps, self.now(), &flight.call.about);
+            self.trace.line(format_args!("{step:5} {now} {name} {what} [{about}] throttled"));
+            let _ = flight.reply.send(throttled(&flight.call));
+            return;
+        }
         let abandoned = flight.reply.is_canceled();
         let fate = match faults.fate(&mut self.random) {
             // Nobody waits for the answer: there is only applied or not.

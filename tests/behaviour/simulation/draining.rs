@@ -252,7 +252,8 @@ async fn history(store: &Store, seed: u64) {
         acknowledged: BTreeSet::new(),
         records: BTreeMap::new(),
         promised: BTreeMap::new(),
-        ordered: faults.linger + faults.late_answer + faults.kill + faults.pause + faults.jump == 0.0,
+        ordered: faults.linger + faults.late_answer + faults.kill + faults.pause + faults.jump == 0.0
+            && faults.throttled.is_none(),
         claims: BTreeSet::new(),
         waited: BTreeMap::new(),
         late: BTreeSet::new(),
@@ -261,7 +262,7 @@ async fn history(store: &Store, seed: u64) {
         registered: false,
         operators: random.bool(),
         old_drainers: random.u8(..4) == 0,
-        marks_fail: faults.fail + faults.linger > 0.0,
+        marks_fail: faults.fail + faults.linger > 0.0 || faults.throttled.is_some(),
     };
     ledger.ordered &= !ledger.old_drainers;
     // A drain that stands before an event for ever does not come to rest.

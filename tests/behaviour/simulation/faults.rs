@@ -32,10 +32,17 @@ pub(crate) struct Faults {
     pub(crate) short_page: f64,
     /// Requests about this are picked last, mostly: what must not be slow is found by making it slow.
     pub(crate) slow: Option<&'static str>,
+    /// Most requests about this are throttled for as long as the trouble lasts, as those of a hot partition are.
+    pub(crate) throttled: Option<&'static str>,
 }
 
 /// What a history may be slow with.
 const SLOW: [&str; 5] = ["LATE#", "DRAIN#", "CLAIM#", "DIRTY", "TENANT#"];
+
+/// What a history may throttle.
+const THROTTLED: [&str; 6] = ["LATE#", "DRAIN#", "CLAIM#", "DIRTY", "TASK#", "RUN#"];
+/// How likely a request about that is throttled.
+const THROTTLED_SHARE: f64 = 0.7;
 
 /// What becomes of the request that was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +80,16 @@ impl Faults {
             redeliver: up_to(0.2),
             short_page: up_to(0.8),
             slow,
-            // Whoever tries it says so.
+            throttled: (random.u8(..5) == 0).then(|| THROTTLED[random.usize(..THROTTLED.len())]),
+            // A history that tries it says so.
             repeat: 0.0,
         }
+    }
+
+    /// Whether a hot partition throttles the request.
+    pub(crate) fn throttles(&self, call: &Call, random: &mut Rng) -> bool {
+        self.throttled.is_some_and(|hot| call.service == Service::Dynamo && call.about.contains(hot))
+            && random.f64() < THROTTLED_SHARE
     }
 
     pub(crate) fn fate(&self, random: &mut Rng) -> Fate {
@@ -98,6 +112,12 @@ impl Faults {
         }
         Fate::Serve
     }
+}
+
+/// The answer of a hot partition.
+pub(crate) fn throttled(call: &Call) -> Reply {
+    let code = "ProvisionedThroughputExceededException";
+    Reply::Answer(Answer::error(call.service, 400, code, "simulated"))
 }
 
 /// How a request fails that is not applied. `contended`: a transaction has touched the same item.
