@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     ledger::Ledger,
     simulation::{BEGINNING, Simulation, Store},
-    world::{admitted, at, event, name, text},
+    world::{admitted, at, event, name, number, text},
 };
 
 /// What Slack was told.
@@ -298,6 +298,29 @@ async fn a_sweep_that_is_killed_loses_no_round() {
     ledger.advance(120_000);
     ledger.dispatch.sweep(None).await.unwrap();
     assert_eq!(started(&ledger, &tenants).await.len(), tenants.len());
+}
+
+#[tokio::test]
+async fn a_round_comes_back_to_a_tenant_whose_lease_a_dead_sweep_holds() {
+    let ledger = Ledger::start().await;
+    let tenants = scheduled(&ledger, 3).await;
+    ledger.dispatch.sweep(None).await.unwrap();
+    ledger.save(event(&tenants[0], "e2", ledger.now())).await;
+    ledger.advance(3_600_000 - 30_000);
+    // A process takes the lease half a minute before the round, and dies.
+    let key = keys::drain(&tenants[0], "timeline");
+    let take =
+        ledger.store.control().update(&key).update_expression("SET #owner = :dead, leaseUntil = :until");
+    let take =
+        take.expression_attribute_names("#owner", "owner").expression_attribute_values(":dead", text("dead"));
+    let until = number(ledger.now().plus(60_000).get());
+    take.expression_attribute_values(":until", until).send().await.unwrap();
+    ledger.advance(30_000);
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert!(!ledger.starts(&tenants[0]).await.contains_key("e2"), "another process has the lease");
+    ledger.advance(120_000);
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert!(ledger.starts(&tenants[0]).await.contains_key("e2"), "the round has not forgotten the tenant");
 }
 
 #[tokio::test]

@@ -65,11 +65,13 @@ impl Dispatch {
         let (left, visits) = visits.partition(|visit| self.slow_visits.is_left_to_sweeps(visit));
         let left: BTreeSet<Visit> = left;
         let visits: BTreeSet<Visit> = visits;
-        let mut swept = Box::pin(self.visit_or_mark(visits, deadline)).await;
-        for (tenant, _) in &left {
-            swept.again(tenant.clone(), Some(self.now().plus(LEFT_TO_SWEEPS_MS)));
+        let again: BTreeSet<Name> = left.iter().map(|(tenant, _)| tenant.clone()).collect();
+        let marking = Box::pin(self.mark_unvisited(left.into_iter().collect()));
+        let (mut swept, mut unmarked) = join(Box::pin(self.visit_or_mark(visits, deadline)), marking).await;
+        for tenant in again {
+            swept.again(tenant, Some(self.now().plus(LEFT_TO_SWEEPS_MS)));
         }
-        swept.unmarked.append(&mut self.mark_unvisited(left.into_iter().collect()).await);
+        swept.unmarked.append(&mut unmarked);
         Ok(swept)
     }
 

@@ -43,8 +43,8 @@ const OVERRUN: Duration = Duration::from_secs(30);
 const LAST_OVERRUN: Duration = Duration::from_secs(5);
 /// …and beside others that a wake-up is about.
 const WAKE_OVERRUN: Duration = Duration::from_millis(1_500);
-/// How long it may take to mark a visit that failed.
-const MARK_WITHIN: Duration = Duration::from_secs(5);
+/// How long it may take to mark a visit that failed or was not made.
+const MARK_WITHIN: Duration = Duration::from_secs(1);
 /// How often a sweep writes how far it is.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
@@ -274,8 +274,7 @@ impl Dispatch {
             }
             Err(error) => {
                 self.slow_visits.note_failure(visit, began);
-                let within = time.map_or(MARK_WITHIN, |time| MARK_WITHIN.min(time.given_up_at - began));
-                let marked = timeout(within, self.mark_left(visit)).await.unwrap_or(false);
+                let marked = self.mark_within(visit, MARK_WITHIN).await;
                 Err(Unfinished { error, marked })
             }
         }
@@ -301,10 +300,16 @@ impl Dispatch {
     pub(crate) async fn mark_unvisited(&self, visits: Vec<Visit>) -> BTreeSet<Name> {
         let marks: Vec<_> = visits
             .into_iter()
-            .map(|visit| async move { (!self.mark_left(&visit).await).then_some(visit.0) }.boxed())
+            .map(|visit| {
+                async move { (!self.mark_within(&visit, MARK_WITHIN).await).then_some(visit.0) }.boxed()
+            })
             .collect();
         let unmarked = stream::iter(marks).buffer_unordered(MARKED_AT_ONCE);
         unmarked.filter_map(|tenant| async move { tenant }).collect().await
+    }
+
+    async fn mark_within(&self, visit: &Visit, within: Duration) -> bool {
+        timeout(within, self.mark_left(visit)).await.unwrap_or(false)
     }
 
     /// Marks a visit that failed or was not made; `false` if that failed too, and only the caller knows of it.
