@@ -31,6 +31,9 @@ const BATCHES: usize = 2;
 /// A tenant in trouble is given up after 2.5 s, and its mark after one more.
 const GIVEN_UP_MS: u64 = 3_500;
 const SWEEP_EVERY: Duration = Duration::from_secs(120);
+/// Sweeps after each wave.
+const SWEEPS: u32 = 3;
+const WAVES_APART: Duration = Duration::from_secs(2 * 3_600);
 
 /// When each tenant's task was sent, in milliseconds since its event was saved, for each event in turn.
 type Starts = BTreeMap<(usize, String), u64>;
@@ -69,16 +72,20 @@ async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
     let starts: Arc<Mutex<Starts>> = Arc::default();
     let wave: Arc<Mutex<(usize, Instant)>> = Arc::new(Mutex::new((0, began)));
     for number in 0..3 {
+        // Hours apart, so that a round is due; at the same moments however long the wave before took.
+        let tick = began + number * WAVES_APART;
+        tokio::time::sleep_until(tick).await;
         // The producers' side has no trouble: what is compared is when the starts come.
         store.shared.set_weather(Arc::new(|_: &Call| (None, None)));
         for tenant in (0..count).map(tenant) {
             let event = admitted(event(&tenant, &format!("e{number}"), clock()));
             store.saver().save(&[event], clock()).await.pop().unwrap().unwrap();
         }
-        *wave.lock().unwrap() = (number, Instant::now());
+        *wave.lock().unwrap() = (usize::try_from(number).unwrap(), Instant::now());
         let (troubled, noted, wave) = (troubled.clone(), starts.clone(), wave.clone());
         store.shared.set_weather(Arc::new(move |call: &Call| {
-            if named(call.text()).any(|tenant| troubled.contains(tenant)) {
+            // By its keys: a record of the sweep may name tenants too.
+            if named(&call.about).any(|tenant| troubled.contains(tenant)) {
                 let throttled = Answer::error(call.service, 400, throttling(call.service), "simulated");
                 return (Some(SLOW_REQUEST), Some(throttled));
             }
@@ -107,12 +114,9 @@ async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
             });
             join_all(lanes).await;
         }
-        // Sweeps as on AWS, until everyone's round has come.
-        let sweeps = if number < 2 { 3 } else { 34 };
-        let mut tick = Instant::now();
-        for _ in 0..sweeps {
-            tokio::time::sleep_until(tick).await;
-            tick += SWEEP_EVERY;
+        // Sweeps as on AWS.
+        for sweep in 1..=SWEEPS {
+            tokio::time::sleep_until(tick + sweep * SWEEP_EVERY).await;
             dispatch.sweep(None).await.unwrap();
         }
     }

@@ -75,6 +75,13 @@ impl Record {
         order.split_off(passed.map_or(0, |last| last + 1))
     }
 
+    /// Whether the next round is due while this one waits for nothing but tenants that cannot be finished: the next one
+    /// visits them too, and no other tenant waits for them.
+    fn is_overdue(&self, tenants: &[Name], now: Millis, period_ms: u64) -> bool {
+        self.began_at.is_some_and(|began| began.plus(period_ms) <= now)
+            && self.rest(tenants.to_vec()).is_empty()
+    }
+
     /// The record when the sweep has come to `after`, and everyone is passed or not.
     fn moved(mut self, after: Option<Name>, all_passed: bool, now: Millis, period_ms: u64) -> Self {
         self.after = after.or(self.after);
@@ -129,6 +136,13 @@ impl Dispatch {
             return Ok(None);
         }
         let tenants = tenants.get_or_try_init(|| self.tenants()).await?;
+        let next = match next {
+            Next::GoOn if round.record.is_overdue(tenants, now, round.period_ms()) => {
+                round.record = Record { visited_at: round.record.began_at, ..Record::default() };
+                Next::Begin
+            }
+            next => next,
+        };
         match next {
             Next::Begin => {
                 round.record.began_at = Some(now);
@@ -234,6 +248,18 @@ mod tests {
         assert_eq!(under_way(None, &[]).rest(tenants()), names(&["c", "d", "a", "b"]));
         assert_eq!(under_way(Some("d"), &[]).rest(tenants()), names(&["a", "b"]));
         assert_eq!(under_way(Some("b"), &[]).rest(tenants()), names(&[]));
+    }
+
+    #[test]
+    fn tenants_that_cannot_be_finished_do_not_put_off_the_next_round() {
+        let tenants = names(&["a", "b", "c"]);
+        let waits = under_way(Some("b"), &["c"]);
+        assert!(!waits.is_overdue(&tenants, at(59), HOUR));
+        assert!(waits.is_overdue(&tenants, at(60), HOUR));
+        assert!(
+            !under_way(Some("c"), &["c"]).is_overdue(&tenants, at(60), HOUR),
+            "it has not passed everyone"
+        );
     }
 
     #[test]
