@@ -22,6 +22,7 @@ use ledgerline_event::{
 };
 use ledgerline_ledger::{control::keys, telemetry::Metrics};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     failed_deliveries::{Slack, Trouble},
@@ -375,6 +376,75 @@ async fn trouble_with_one_tenant_leaves_the_others_alone() {
     let checked = watch.next_check().await;
     assert_eq!((checked.tenants, checked.trouble, checked.tasks.healthy), (2, 1, 1));
     assert_eq!(watch.checks("t").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_check_whose_time_is_over_gives_back_one_task_of_a_tenant_and_the_next_checks_the_rest() {
+    let watch = Watch::start().await;
+    for id in ["req-1", "req-2", "req-3"] {
+        watch.running("t", id, SHORT).await;
+    }
+    watch.ledger.advance(3 * MINUTE);
+    for round in 0..4 {
+        let over = watch.ledger.dispatch.check_health_until(&Thresholds::default(), Instant::now()).await;
+        assert_eq!(over.unwrap().given_back, usize::from(round < 3), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_given_back_keeps_no_other_from_its_turn_when_time_is_short() {
+    let watch = Watch::start().await;
+    for id in ["req-1", "req-2"] {
+        watch.running("t", id, SHORT).await;
+    }
+    // The newest comes first, and what it has claimed cannot be read.
+    let update = watch.ledger.store.control().update(&keys::task_record("t", "req-2", 1));
+    let update = update
+        .update_expression("SET #state = :pending, effects = :effects")
+        .expression_attribute_names("#state", "state")
+        .expression_attribute_values(":pending", AttributeValue::S("pending".into()))
+        .expression_attribute_values(":effects", AttributeValue::S("{".into()));
+    update.send().await.unwrap();
+    watch.ledger.advance(2 * MINUTE);
+    let (mut given_back, mut trouble) = (0, 0);
+    for _ in 0..2 {
+        watch.ledger.advance(MINUTE);
+        let over = watch.ledger.dispatch.check_health_until(&Thresholds::default(), Instant::now()).await;
+        let over = over.unwrap();
+        (given_back, trouble) = (given_back + over.given_back, trouble + over.trouble);
+    }
+    assert_eq!((given_back, trouble), (1, 1));
+}
+
+#[tokio::test]
+async fn a_check_that_is_killed_while_it_looks_for_tasks_that_no_worker_takes_keeps_its_place() {
+    let arrived = Arc::new(tokio::sync::Notify::new());
+    let arrives = arrived.clone();
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let looks = call.operation == "Query" && String::from_utf8_lossy(&call.body).contains("TASKDUE");
+        let arrives = arrives.clone();
+        Box::pin(async move {
+            if looks && moment == Moment::Before {
+                arrives.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Verdict::Proceed
+        })
+    });
+    let watch = Watch::with(Some(hook), &[]).await;
+    // More than are checked at the same time.
+    for tenant in ["a", "b", "c", "d", "e", "f"] {
+        watch.running(tenant, "req-1", LONG).await;
+    }
+    let dispatch = watch.ledger.dispatch.clone();
+    let check =
+        tokio::spawn(
+            async move { dispatch.check_health_until(&Thresholds::default(), Instant::now()).await },
+        );
+    arrived.notified().await;
+    check.abort();
+    let place: Option<Value> = watch.ledger.store.control().get(&keys::sweep_place("HEALTH")).await.unwrap();
+    assert_eq!(place.unwrap()["after"], "d");
 }
 
 #[tokio::test]

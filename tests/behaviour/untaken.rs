@@ -5,17 +5,21 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use ledgerline_dispatch::{Taken, TaskMessage, Thresholds};
-use ledgerline_embedded::{Call, Hook, Moment, Verdict};
-use ledgerline_event::Name;
+use ledgerline_dispatch::{DispatchError, Taken, TaskMessage, TaskSubmission, Thresholds};
+use ledgerline_embedded::{Call, Hook, Moment, Receive, Verdict};
+use ledgerline_event::{Name, admit, catalogue::TaskProcessingStarted};
+use ledgerline_ledger::{Saver, control::keys};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     ledger::Ledger,
-    world::{event, name},
+    shift::{EXTENSION, Held},
+    world::{Item, event, name, scan, text},
 };
 
-const DAY: u64 = 24 * 60 * 60 * 1_000;
+const MINUTE: u64 = 60_000;
+const DAY: u64 = 24 * 60 * MINUTE;
 
 impl Ledger {
     async fn enqueued_again(&self) -> usize {
@@ -31,10 +35,74 @@ impl Ledger {
         }
         lost
     }
+
+    /// Tells the ledger that a worker has begun a task.
+    async fn tell_started(&self, held: &Held) {
+        let request_id = &held.lease.message.request_id;
+        let started = TaskProcessingStarted {
+            request_id: request_id.to_string(),
+            job_id: held.lease.message.job_id.as_ref().map(ToString::to_string),
+            effective_until: held.lease.until.seconds(),
+            worker_id: held.lease.worker_id.clone(),
+            process_id: 7,
+        };
+        let emitter = self.dispatch.task_emitter(&held.lease);
+        emitter.catalogued(request_id.as_str(), started).emit().await.unwrap();
+    }
+
+    /// Saves what is on the bus for so many days, and lets `jobs` see it.
+    async fn settle_keeping(&self, days: u64) {
+        let (store, queue) = (&self.store, &self.store.names.ingest_queue);
+        let saver =
+            Saver::new(store.clients.dynamo.clone(), &store.names.events_table, store.control(), days);
+        loop {
+            self.advance(7);
+            let receive = Receive { max: 10, wait: None, visibility_seconds: None };
+            let messages = store.embedded.queues().receive_now(queue, &receive).unwrap();
+            for message in &messages {
+                let body: Value = serde_json::from_str(&message.body).unwrap();
+                let admitted = admit(&body["detail"].to_string(), self.now()).unwrap();
+                saver.save(&[admitted], self.now()).await.pop().unwrap().unwrap();
+                store.embedded.queues().delete(queue, &message.receipt).unwrap();
+            }
+            self.dispatch.drain(&name("t"), &name("jobs"), None).await.unwrap();
+            if messages.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// What DynamoDB does with rows whose time is over.
+    async fn rows_expire(&self) {
+        let (clients, names) = (&self.store.clients, &self.store.names);
+        for table in [&names.control_table, &names.events_table] {
+            for row in scan(clients, table).await {
+                let ttl = row.get("ttl").and_then(|ttl| ttl.as_n().ok()?.parse::<u64>().ok());
+                if ttl.is_some_and(|ttl| ttl <= self.now().seconds().get()) {
+                    let delete = clients.dynamo.delete_item().table_name(table);
+                    delete.key("PK", row["PK"].clone()).key("SK", row["SK"].clone()).send().await.unwrap();
+                }
+            }
+        }
+    }
+
+    /// The rows of a task, each with its sort key.
+    async fn rows_of_task(&self, id: &str) -> Vec<(String, Item)> {
+        let rows = scan(&self.store.clients, &self.store.names.control_table).await;
+        let rows = rows.into_iter().filter(|row| row["PK"].as_s().unwrap() == &keys::task("t", id));
+        rows.map(|row| (row["SK"].as_s().unwrap().clone(), row)).collect()
+    }
+}
+
+/// As many ids as asked for whose rows are due in one shard.
+fn ids_of_one_shard(count: usize) -> Vec<String> {
+    let shard = |id: &str| keys::task_due_shard_of(&keys::task_summary("t", id));
+    let ids = (0..).map(|number| format!("req-{number}"));
+    ids.filter(|id| shard(id) == keys::task_due_shard(0)).take(count).collect()
 }
 
 /// A task of each kind of origin: submitted small and large, of a job, and started by a subscription.
-async fn four_tasks(ledger: &Ledger) -> Vec<Name> {
+async fn four_tasks(ledger: &Ledger, kept_days: u64) -> Vec<Name> {
     let large = "x".repeat(20_000);
     ledger.submit_task("t", json!({"name": "x", "requestId": "small"})).await;
     ledger.submit_task("t", json!({"name": "x", "requestId": "large", "input": {"text": large}})).await;
@@ -44,14 +112,14 @@ async fn four_tasks(ledger: &Ledger) -> Vec<Name> {
     ledger.save(event("t", "e1", ledger.now())).await;
     ledger.advance(10_000);
     let started = ledger.drain("t").await.triggered.remove(0).started;
-    ledger.settle("t").await;
+    ledger.settle_keeping(kept_days).await;
     vec![name("job-1:a"), name("large"), started, name("small")]
 }
 
 #[tokio::test]
 async fn a_task_that_no_worker_takes_for_ten_days_is_enqueued_again_and_again_after_ten_more() {
     let ledger = Ledger::start().await;
-    let mut ids = four_tasks(&ledger).await;
+    let mut ids = four_tasks(&ledger, 0).await;
     ids.sort();
     ledger.advance(9 * DAY);
     assert_eq!(ledger.enqueued_again().await, 0, "it is too early");
@@ -87,7 +155,7 @@ async fn a_task_that_no_worker_takes_for_ten_days_is_enqueued_again_and_again_af
 #[tokio::test]
 async fn a_task_that_was_taken_meanwhile_is_not_disturbed() {
     let ledger = Ledger::start().await;
-    four_tasks(&ledger).await;
+    four_tasks(&ledger, 0).await;
     ledger.advance(10 * DAY);
     // A worker has taken them all, and the ledger has not heard of it: the row still says that they wait.
     let held = ledger.take_all().await;
@@ -131,4 +199,233 @@ async fn a_check_that_dies_after_its_claim_leaves_the_message_to_the_sweep_and_s
     let received = ledger.next_message().unwrap();
     assert!(ledger.next_message().is_none());
     assert!(!matches!(ledger.take(received, "worker-1").await, Err(Taken::Ended)));
+}
+
+#[tokio::test]
+async fn a_task_that_a_worker_gave_back_is_enqueued_again_before_its_message_is_lost() {
+    let ledger = Ledger::start().await;
+    four_tasks(&ledger, 0).await;
+    ledger.advance(9 * DAY);
+    let held = ledger.take_all().await;
+    assert_eq!(held.len(), 4);
+    for held in &held {
+        ledger.tell_started(held).await;
+    }
+    ledger.settle("t").await;
+    for held in &held {
+        assert!(ledger.dispatch.give_back(&held.lease).await.unwrap());
+    }
+    ledger.advance(2 * DAY);
+    assert_eq!(ledger.enqueued_again().await, 0, "it was heard of two days ago");
+    ledger.advance(DAY + MINUTE);
+    assert_eq!(ledger.enqueued_again().await, 4);
+    assert_eq!(ledger.messages_are_lost(), 4);
+    ledger.advance(9 * DAY);
+    assert_eq!(ledger.enqueued_again().await, 0, "not within ten days");
+    ledger.advance(DAY);
+    assert_eq!(ledger.enqueued_again().await, 4, "as often as it takes");
+    let attempts: Vec<u32> = ledger.take_all().await.iter().map(|held| held.lease.attempt).collect();
+    assert_eq!(attempts, [2, 2, 2, 2]);
+}
+
+#[tokio::test]
+async fn a_task_whose_worker_died_is_enqueued_again_after_the_message_that_was_sent_again_is_lost() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    ledger.settle("t").await;
+    let held = ledger.take_all().await.remove(0);
+    ledger.tell_started(&held).await;
+    ledger.settle("t").await;
+    ledger.advance(5 * MINUTE);
+    let checked = ledger.dispatch.check_health(&Thresholds::default()).await.unwrap();
+    assert_eq!((checked.given_back, checked.enqueued_again), (1, 0));
+    for round in 0..3 {
+        assert_eq!(ledger.messages_are_lost(), 1, "round {round}");
+        ledger.advance(10 * DAY);
+        let checked = ledger.dispatch.check_health(&Thresholds::default()).await.unwrap();
+        assert_eq!((checked.given_back, checked.enqueued_again), (0, 1), "round {round}");
+    }
+    assert_eq!(ledger.take_all().await.remove(0).lease.attempt, 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_renews_its_lease_for_weeks_is_not_disturbed_though_nothing_is_heard_of_it() {
+    let ledger = Ledger::start().await;
+    four_tasks(&ledger, 0).await;
+    let mut held = ledger.take_all().await;
+    for held in &held {
+        ledger.tell_started(held).await;
+    }
+    ledger.settle("t").await;
+    for day in 1..=30 {
+        ledger.advance(DAY);
+        for held in &mut held {
+            assert!(ledger.dispatch.renew(&mut held.lease, EXTENSION).await.unwrap());
+        }
+        assert_eq!(ledger.enqueued_again().await, 0, "day {day}");
+        assert!(ledger.next_message().is_none(), "day {day}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_submission_leaves_the_kept_message_of_the_task_alone() {
+    let ledger = Ledger::start().await;
+    // In a row, and in an object.
+    for (id, size) in [("row", 4_000), ("object", 20_000)] {
+        let asks_for =
+            |text: &str| json!({"name": "x", "requestId": id, "input": {"text": text.repeat(size)}});
+        ledger.submit_task("t", asks_for("a")).await;
+        ledger.submit_task("t", asks_for("a")).await;
+        let other: TaskSubmission = serde_json::from_value(asks_for("b")).unwrap();
+        let refused = ledger.dispatch.submit_task(&ledger.emitter("t"), other).await;
+        assert!(matches!(refused, Err(DispatchError::Refused(_))), "{refused:?}");
+    }
+    ledger.settle("t").await;
+    for round in 0..2 {
+        ledger.messages_are_lost();
+        ledger.advance(10 * DAY);
+        assert_eq!(ledger.enqueued_again().await, 2, "round {round}");
+    }
+    for held in ledger.take_all().await {
+        let input = ledger.dispatch.input_of(&held.lease.message).await.unwrap();
+        assert!(input["text"].as_str().unwrap().starts_with("aaa"), "{}", held.lease.message.request_id);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_the_version_before_kept_is_enqueued_again() {
+    let ledger = Ledger::start().await;
+    ledger
+        .submit_task("t", json!({"name": "x", "requestId": "req-1", "input": {"n": "x".repeat(4_000)}}))
+        .await;
+    ledger.settle("t").await;
+    ledger.messages_are_lost();
+    // As that version wrote it: under one name for every submission, which no record has.
+    let update = ledger.store.control().update(&keys::task_record("t", "req-1", 1));
+    update.update_expression("REMOVE messageKey").send().await.unwrap();
+    let rows = ledger.rows_of_task("req-1").await;
+    let (_, mut kept) = rows.into_iter().find(|(sk, _)| sk.starts_with("MESSAGE#")).unwrap();
+    let (dynamo, table) = (&ledger.store.clients.dynamo, &ledger.store.names.control_table);
+    let delete = dynamo.delete_item().table_name(table).key("PK", kept["PK"].clone());
+    delete.key("SK", kept["SK"].clone()).send().await.unwrap();
+    kept.insert("SK".into(), text("MESSAGE#000001"));
+    dynamo.put_item().table_name(table).set_item(Some(kept)).send().await.unwrap();
+    ledger.advance(10 * DAY);
+    assert_eq!(ledger.enqueued_again().await, 1);
+    assert_eq!(ledger.take_all().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_task_waits_for_longer_than_its_events_are_kept_and_goes_after_its_end() {
+    let ledger = Ledger::start().await;
+    let ids = four_tasks(&ledger, 7).await;
+    for round in 0..5 {
+        ledger.messages_are_lost();
+        ledger.advance(10 * DAY);
+        ledger.rows_expire().await;
+        assert_eq!(ledger.enqueued_again().await, 4, "round {round}");
+    }
+    // Its events are gone, and its row is right all the same.
+    let verified = ledger.dispatch.verify(&name("t"), true, &mut |_| {}).await.unwrap();
+    let of_tasks = verified.differences.iter().filter(|found| found.entity_type == "TASK").count();
+    assert_eq!(of_tasks, 0, "{:#?}", verified.differences);
+    let held = ledger.take_all().await;
+    assert_eq!(held.len(), 4);
+    for held in &held {
+        ledger.complete(held, Value::Null).await;
+    }
+    ledger.settle_keeping(7).await;
+    ledger.advance(60 * DAY);
+    ledger.rows_expire().await;
+    for id in &ids {
+        let left: Vec<String> = ledger.rows_of_task(id).await.into_iter().map(|(sk, _)| sk).collect();
+        assert!(left.is_empty(), "{id}: {left:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_the_version_before_does_not_expire_while_its_task_waits_or_runs() {
+    let ledger = Ledger::start().await;
+    let key = keys::task_record("t", "job-1:a", 1);
+    let set_expiry = || async {
+        let update = ledger.store.control().update(&key).update_expression("SET #ttl = :soon");
+        let update = update.expression_attribute_names("#ttl", "ttl");
+        update.expression_attribute_values(":soon", crate::world::number(1)).send().await.unwrap();
+    };
+    let expiry = || async {
+        let record: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
+        record["ttl"].clone()
+    };
+    ledger.submit_job("t", "job-1", json!([{"taskId": "a", "name": "x"}])).await;
+    ledger.settle("t").await;
+    ledger.messages_are_lost();
+    set_expiry().await;
+    ledger.advance(10 * DAY);
+    assert_eq!(ledger.enqueued_again().await, 1);
+    assert_eq!(expiry().await, Value::Null, "it waits");
+    set_expiry().await;
+    assert_eq!(ledger.take_all().await.len(), 1);
+    assert_eq!(expiry().await, Value::Null, "it runs");
+}
+
+#[tokio::test]
+async fn a_row_that_a_fold_has_changed_meanwhile_is_no_trouble() {
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let body = String::from_utf8_lossy(&call.body);
+        let notes = call.operation == "UpdateItem" && body.contains("SET dueAt = :again");
+        let verdict = match notes && moment == Moment::Before {
+            true => Verdict::Fail { status: 400, code: "ConditionalCheckFailedException".into() },
+            false => Verdict::Proceed,
+        };
+        Box::pin(async move { verdict })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    ledger.settle("t").await;
+    ledger.advance(10 * DAY);
+    let checked = ledger.dispatch.check_health(&Thresholds::default()).await.unwrap();
+    assert_eq!((checked.enqueued_again, checked.trouble), (1, 0));
+}
+
+#[tokio::test]
+async fn fifty_tasks_that_fail_for_good_do_not_keep_the_one_behind_them_from_its_turn() {
+    let ledger = Ledger::start().await;
+    let ids = ids_of_one_shard(51);
+    for (number, id) in ids.iter().enumerate() {
+        ledger.submit_task("t", json!({"name": "x", "requestId": id})).await;
+        ledger.advance(1);
+        if number < 50 {
+            let update = ledger.store.control().update(&keys::task_record("t", id, 1));
+            let update = update.update_expression("SET message = :bad");
+            update.expression_attribute_values(":bad", text("no message")).send().await.unwrap();
+        }
+    }
+    ledger.settle("t").await;
+    ledger.messages_are_lost();
+    ledger.advance(10 * DAY);
+    let check = || async {
+        let checked = ledger.dispatch.check_health(&Thresholds::default()).await.unwrap();
+        (checked.enqueued_again, checked.trouble)
+    };
+    assert_eq!(check().await, (0, 50));
+    ledger.advance(MINUTE);
+    assert_eq!(check().await, (1, 0));
+    ledger.advance(60 * MINUTE);
+    assert_eq!(check().await, (0, 50), "they are tried again after an hour");
+}
+
+#[tokio::test]
+async fn a_check_whose_time_is_over_enqueues_some_and_the_next_checks_the_rest() {
+    let ledger = Ledger::start().await;
+    for id in ids_of_one_shard(3) {
+        ledger.submit_task("t", json!({"name": "x", "requestId": id})).await;
+    }
+    ledger.settle("t").await;
+    ledger.messages_are_lost();
+    ledger.advance(10 * DAY);
+    for round in 0..4 {
+        let over = ledger.dispatch.check_health_until(&Thresholds::default(), Instant::now()).await.unwrap();
+        assert_eq!(over.enqueued_again, usize::from(round < 3), "round {round}");
+        ledger.advance(MINUTE);
+    }
 }

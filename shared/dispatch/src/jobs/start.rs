@@ -19,7 +19,7 @@ use crate::{
     Dispatch, DispatchError,
     claim::{Effects, Intent},
     conditional::number,
-    tasks::{TaskRecord, TaskStart, WithClaim, new_record, seal},
+    tasks::{Phase, TaskRecord, TaskStart, WithClaim, seal},
     transaction::{Cancelled, Patience, built, busy, cancelled},
 };
 
@@ -117,7 +117,7 @@ impl Dispatch {
             has_record: true,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
-        let record = new_record(&message, None, self.now())?;
+        let record = self.new_record(&message, None, self.now()).await?;
         self.planned(cause, request_id, *generation, effects, record).await
     }
 
@@ -163,7 +163,9 @@ impl Dispatch {
     ) -> Result<Planned, DispatchError> {
         record.in_job = true;
         let key = keys::task_record(&cause.tenant_id, &request_id, generation);
-        let intent = Intent { key, effects, started: Some(request_id), ttl: cause.ttl };
+        // A task may wait for its worker for longer than its cause is kept: its end says how long the record is kept.
+        let ttl = cause.ttl.filter(|_| record.phase == Phase::Ended);
+        let intent = Intent { key, effects, started: Some(request_id), ttl };
         let claim = self.pending(&intent).await?;
         let row = item(&intent.key, &WithClaim { record: &record, claim: &claim })?;
         Ok(Planned { intent, row, claim_id: claim.claim_id })

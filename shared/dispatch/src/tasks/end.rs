@@ -153,7 +153,7 @@ impl Dispatch {
                 .control
                 .update(&key)
                 .update_expression(format!(
-                    "SET phase = :ended, endEvent = :endEvent{also}, {} REMOVE leaseUntil, takenBy, message",
+                    "SET phase = :ended, endEvent = :endEvent{also}, {} REMOVE leaseUntil, takenBy, message, messageKey",
                     Claim::SET
                 ))
                 .condition_expression(format!(
@@ -222,7 +222,8 @@ impl Dispatch {
                 .expression_attribute_names("#ttl", "ttl")
                 .expression_attribute_values(":ttl", number(ttl.get()));
         }
-        let update = update.update_expression(format!("{set} REMOVE leaseUntil, takenBy, message"));
+        let update =
+            update.update_expression(format!("{set} REMOVE leaseUntil, takenBy, message, messageKey"));
         Ok(match conditionally::<TaskRecord>(update).await? {
             Answer::Done(record) => Some(record),
             Answer::Refused(_) => None,

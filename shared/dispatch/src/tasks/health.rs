@@ -88,7 +88,7 @@ impl Dispatch {
     }
 
     /// The same until `deadline`; the next check goes on where this one stopped. Whatever the deadline is, some tenants
-    /// are checked.
+    /// are checked, some tasks are given back, and some that no worker takes are enqueued again.
     pub async fn check_health_until(
         &self,
         thresholds: &Thresholds,
@@ -110,8 +110,10 @@ impl Dispatch {
                 let Some((step, mark)) = waiting.next() else { break };
                 begun += 1;
                 checks.push(
-                    async move { (step, mark.tenant.clone(), self.check_tenant(mark, thresholds).await) }
-                        .boxed(),
+                    async move {
+                        (step, mark.tenant.clone(), self.check_tenant(mark, thresholds, deadline).await)
+                    }
+                    .boxed(),
                 );
             }
             let Some((step, tenant, checked)) = checks.next().await else { break };
@@ -127,7 +129,9 @@ impl Dispatch {
                 }
             }
         }
-        match self.enqueue_untaken().await {
+        // At once: a check that is killed in what follows must not come to the same tenants again.
+        let placed = self.note_place(&key, &course, stored.is_some()).await;
+        match self.enqueue_untaken(deadline).await {
             Ok((enqueued, trouble)) => {
                 all.enqueued_again = enqueued;
                 all.trouble += trouble;
@@ -137,17 +141,7 @@ impl Dispatch {
                 all.trouble += 1;
             }
         }
-        match course.place().filter(|_| !course.is_over()) {
-            Some(after) => {
-                let put = self.control.put(&key, &HealthPlace { after: after.clone() })?.send().await;
-                put.map_err(|error| StoreError::new("PutItem", error))?;
-            }
-            None if stored.is_some() => {
-                let delete = self.control.delete(&key).send().await;
-                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
-            }
-            None => {}
-        }
+        placed?;
         self.note_swept(Sweeper::HealthCheck).await;
         all.alerts = alerts.len();
         self.send_alerts(alerts).await;
@@ -168,16 +162,38 @@ impl Dispatch {
         Ok(all)
     }
 
+    /// Writes down where the next check goes on; after a whole round, that it begins anywhere.
+    async fn note_place(
+        &self,
+        key: &ControlKey,
+        course: &Course<String>,
+        was_stored: bool,
+    ) -> Result<(), DispatchError> {
+        match course.place().filter(|_| !course.is_over()) {
+            Some(after) => {
+                let put = self.control.put(key, &HealthPlace { after: after.clone() })?.send().await;
+                put.map_err(|error| StoreError::new("PutItem", error))?;
+            }
+            None if was_stored => {
+                let delete = self.control.delete(key).send().await;
+                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     async fn check_tenant(
         &self,
         mut mark: BusyMark,
         thresholds: &Thresholds,
+        deadline: Instant,
     ) -> Result<TenantChecked, DispatchError> {
         let tenant = &Name::stored("tenantId", mark.tenant.as_str())?;
         let now = self.now();
         let tasks = self.processing(tenant).await?;
         let overdue: Vec<&TaskSummary> = tasks.iter().filter(|task| is_overdue(task, now)).collect();
-        let (mut gone, trouble) = self.give_back_gone(tenant, &overdue, now).await?;
+        let (mut gone, trouble) = self.give_back_gone(tenant, &overdue, now, deadline).await?;
         let mut found = TenantChecked { trouble, ..TenantChecked::default() };
         found.given_back = gone.values().filter(|gone| **gone == Gone::SentAgain).count();
         let checked: Vec<Checked> = tasks

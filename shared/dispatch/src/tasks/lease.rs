@@ -107,7 +107,11 @@ impl Dispatch {
             set.push_str(", message = if_not_exists(message, :message)");
             update = update.expression_attribute_values(":message", text(body));
         }
-        let record: TaskRecord = match conditionally(update.update_expression(set)).await? {
+        // The version before gave some records the expiry of their cause. A task that runs must not lose its record; its
+        // end says how long the record is kept.
+        set.push_str(" REMOVE #ttl");
+        let update = update.expression_attribute_names("#ttl", "ttl").update_expression(set);
+        let record: TaskRecord = match conditionally(update).await? {
             Answer::Done(record) => record,
             // The answer to our own request was lost, and it was sent again.
             Answer::Refused(Some(record)) if record.taken_by.as_deref() == Some(me.as_str()) => record,

@@ -72,7 +72,7 @@ pub(crate) struct TaskStart {
     pub(crate) generation: u32,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) max_attempts: Option<u32>,
-    /// Whether it begins with a record, which keeps its message unless that is large.
+    /// Whether it begins with a record, which keeps its message or says where that lies.
     pub(crate) has_record: bool,
 }
 
@@ -148,7 +148,9 @@ impl Dispatch {
         };
         self.put_input(&mut message, start.input).await?;
         let queued = message.to_queue()?;
-        self.keep_message(&message, &queued.body, start.has_record).await?;
+        if !start.has_record {
+            self.keep_message(&message, &queued.body).await?;
+        }
         Ok((message, Effects { events: vec![event], messages: vec![queued], ..Effects::default() }))
     }
 

@@ -4,12 +4,14 @@
 mod dead_letter;
 mod end;
 mod health;
+mod kept;
 mod lease;
 mod message;
 mod record;
 mod shown;
 mod submit;
 mod summary;
+mod unchanged;
 mod untaken;
 
 pub use dead_letter::Buried;
@@ -22,5 +24,4 @@ pub use summary::TaskPage;
 
 pub(crate) use message::{TaskStart, group, seal};
 pub(crate) use record::{Phase, TaskRecord, WithClaim};
-pub(crate) use submit::new_record;
 pub(crate) use summary::SummaryRow;

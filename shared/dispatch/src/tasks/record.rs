@@ -71,6 +71,10 @@ pub(crate) struct TaskRecord {
     /// The message, to send it again if its worker is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<String>,
+    /// The row that has the message, if the record itself has not. Records of the version before name none: their
+    /// message lies under the name that every submission of the id used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message_key: Option<String>,
     /// The attempt whose message was sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_back: Option<u32>,
@@ -97,11 +101,6 @@ impl TaskRecord {
     /// A record of a task that could not even be started.
     pub(crate) fn failed_at_once(end_event: Name, now: Millis) -> Self {
         Self { phase: Phase::Ended, end_event: Some(end_event), created_at: Some(now), ..Self::default() }
-    }
-
-    /// The message as far as it is kept.
-    pub(crate) fn keep_message(&mut self, body: &str) {
-        self.message = (body.len() <= KEPT_MESSAGE_BYTES).then(|| body.to_owned());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Submitting a task: its event and its message come from one claim, so they cannot come apart.
 
 use ledgerline_event::{
-    Invalid, Kind, Millis, Name, check_limits,
+    Kind, Name, check_limits,
     dag::{bare_id, check_task_name},
 };
 use ledgerline_ledger::{Emitter, control::keys};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    TaskMessage, TaskStart,
+    TaskStart,
     record::{TaskRecord, WithClaim},
 };
 use crate::{
@@ -77,7 +77,7 @@ impl Dispatch {
         let (message, effects) = self.task_effects(emitter, start).await?;
         let intent = Intent { key: key.clone(), effects, started: Some(request_id.clone()), ttl: None };
         let claim = self.pending(&intent).await?;
-        let mut record = new_record(&message, Some(hash.clone()), self.now())?;
+        let mut record = self.new_record(&message, Some(hash.clone()), self.now()).await?;
         record.workflow_run_id = started_by(emitter);
         let claimed = self.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
         let collapsed = match &claimed {
@@ -103,15 +103,4 @@ impl Dispatch {
 pub(crate) fn started_by(emitter: &Emitter) -> Option<Name> {
     let run_id = emitter.origin().workflow_run_id.as_deref()?;
     Name::new("workflowRunId", run_id).ok()
-}
-
-/// A record as a start puts it.
-pub(crate) fn new_record(
-    message: &TaskMessage,
-    hash: Option<String>,
-    now: Millis,
-) -> Result<TaskRecord, Invalid> {
-    let mut record = TaskRecord { content_hash: hash, created_at: Some(now), ..TaskRecord::default() };
-    record.keep_message(&message.body()?);
-    Ok(record)
 }

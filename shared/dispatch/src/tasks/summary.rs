@@ -15,7 +15,7 @@ use ledgerline_ledger::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::untaken::untaken_at;
+use super::untaken::{kept_while_due, untaken_at};
 use crate::{Dispatch, DispatchError, conditional::number, listing::ListCursor};
 
 /// Rows that are written side by side.
@@ -36,9 +36,9 @@ pub(crate) struct SummaryRow {
     pub(crate) list_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     due_shard: Option<String>,
-    /// When a task that waits for a worker is looked at.
+    /// When a task that has not ended is looked at: no worker may have taken it, or its worker may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) due_at: Option<Millis>,
+    pub(crate) due_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ttl: Option<Seconds>,
     #[serde(default, rename = "PK", skip_serializing)]
@@ -78,7 +78,7 @@ impl SummaryRow {
             list_at,
             due_shard: due_shard.map(|key| keys::task_due_shard_of(&key)),
             due_at,
-            ttl: ttl.max(self.ttl),
+            ttl: kept_while_due(ttl.max(self.ttl), due_at),
             pk: String::new(),
         }
     }

@@ -1,118 +1,113 @@
 //! Tasks that no worker takes. SQS keeps a message for 14 days: after ten the message is enqueued again, so that a task
 //! waits for its worker for as long as it takes.
 //!
-//! The row that people list is due ten days after the task began to wait, and says where to look. The task's record
-//! decides, as for everything else: it becomes the claim of the message, on condition that no worker has taken the task
-//! and that its message was not enqueued within the last ten days.
+//! The row that people list is due ten days after the task began to wait, or three days after the last that was heard of
+//! its worker, and says where to look. The task's record decides, as for everything else: it becomes the claim of the
+//! message, on condition that no worker has the task and that its message was not enqueued within the last ten days.
 
-use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline_event::{Millis, Name, Seconds, TaskEvent, TaskSummary, catalogue::TaskState};
-use ledgerline_ledger::{
-    Fault, StoreError,
-    control::keys::{self, ControlKey, DUE_SHARDS},
-};
-use serde::{Deserialize, Serialize};
+use ledgerline_event::{Millis, Name, Seconds, TaskSummary, catalogue::TaskState};
+use ledgerline_ledger::control::keys::{self, ControlKey, DUE_SHARDS};
+use tokio::time::Instant;
 
 use super::{
     TaskMessage,
-    record::{KEPT_MESSAGE_BYTES, Phase, TaskRecord},
+    record::{Phase, TaskRecord},
     summary::SummaryRow,
+    unchanged::as_read,
 };
 use crate::{
     Dispatch, DispatchError,
     claim::{Claim, Effects, Intent},
-    conditional::{Answer, conditionally, number, text},
+    conditional::{Answer, conditionally, number},
 };
 
-const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// After this long without a worker a message is enqueued again: four days before SQS drops it.
+const HOUR_MS: u64 = 60 * 60 * 1_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+/// A message that is this old is enqueued again if no worker has its task: four days before SQS drops it.
 const UNTAKEN_MS: u64 = 10 * DAY_MS;
+/// A task that a worker held is looked at after this long without an event. A worker may take a message when it is ten
+/// days old, and give it back: a day is left before SQS drops it.
+const SILENT_MS: u64 = 3 * DAY_MS;
+/// A worker whose lease is over for this long is gone.
+const GONE_MS: u64 = DAY_MS;
+/// When a task is looked at again that could not be enqueued.
+const AFTER_TROUBLE_MS: u64 = HOUR_MS;
+/// What a row outlives the time by at which it is looked at. The health check may stand still for a while.
+const OUTLIVES_SECONDS: u64 = 30 * 24 * 60 * 60;
 /// Messages of one shard and one check; the next check takes the rest.
 const AT_ONCE: i32 = 50;
-/// Larger messages are kept in the payload bucket: a row costs by the kilobyte.
-const ROW_BYTES: usize = 8_000;
-/// How long a message is kept beside its task. Enqueueing it renews that.
-const KEPT_SECONDS: u64 = 30 * 24 * 60 * 60;
 
-/// A message that the task's record does not keep: it is large, or the task has no record yet.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct KeptMessage {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    body_key: Option<String>,
-    ttl: Seconds,
-}
-
-/// What is to be done about a task that waits.
+/// What is to be done about a task that has not ended, as far as its row knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Enqueue,
     LookAt(Millis),
+    /// It has ended, and the row will hear of it.
     Nothing,
 }
 
-/// When a task has waited so long for a worker that its message may be lost; `None` while it does not wait for one.
+/// When a row is looked at again.
+#[derive(Clone, Copy)]
+struct Again {
+    at: Millis,
+    /// Whether the row is kept until then, however soon its events go.
+    keeps_row: bool,
+}
+
+/// When the message of a task may have to be enqueued again; `None` if the task has ended.
 pub(super) fn untaken_at(task: &TaskSummary) -> Option<Millis> {
-    match (task.state, task.last_event_type) {
-        (TaskState::Pending, _) => Some(task.entered_at.plus(UNTAKEN_MS)),
-        // Its last attempt failed, and its message waits for the next.
-        (TaskState::Processing, TaskEvent::AttemptFailed) => Some(task.last_event_at.plus(UNTAKEN_MS)),
-        (TaskState::Processing | TaskState::Completed | TaskState::Failed, _) => None,
+    match task.state {
+        TaskState::Pending => Some(task.entered_at.plus(UNTAKEN_MS)),
+        // A worker that gives a task back emits nothing, and one that dies does not either.
+        TaskState::Processing => Some(task.last_event_at.plus(SILENT_MS)),
+        TaskState::Completed | TaskState::Failed => None,
     }
 }
 
-/// What a task's record says about it.
-fn next(record: &TaskRecord, now: Millis) -> Next {
-    let enqueued_again = record.enqueued_at.map(|at| at.plus(UNTAKEN_MS));
-    match (record.phase, enqueued_again) {
-        (Phase::Ended, _) => Next::Nothing,
-        // A worker has it. If that worker is gone, its lease says so.
-        (Phase::Running, _) => Next::LookAt(now.plus(DAY_MS)),
-        (Phase::Waiting, Some(at)) if at > now => Next::LookAt(at),
-        (Phase::Waiting, _) => Next::Enqueue,
+/// Until when a row is kept that is looked at then: if it expired with its events, nothing would lead to the task.
+pub(super) fn kept_while_due(ttl: Option<Seconds>, due_at: Option<Millis>) -> Option<Seconds> {
+    let needed = due_at.map(|due_at| due_at.seconds().plus(OUTLIVES_SECONDS));
+    ttl.map(|ttl| needed.map_or(ttl, |needed| ttl.max(needed)))
+}
+
+/// What a task's record, and what was heard of the task, say about it.
+fn next(record: &TaskRecord, task: &TaskSummary, now: Millis) -> Next {
+    let gone_at = match record.phase {
+        Phase::Ended => return Next::Nothing,
+        Phase::Running => record.lease_until.unwrap_or(now).plus(GONE_MS),
+        // A worker that takes no leases has only given its word.
+        Phase::Waiting if record.attempt == 0 => {
+            let word = task.effective_until.map_or(0, |until| until.get().saturating_mul(1_000));
+            // Its clock may be anywhere.
+            Millis::try_from(word).map_or(now, |word| word.min(now.plus(UNTAKEN_MS)))
+        }
+        Phase::Waiting => now,
+    };
+    let sent_at = [record.created_at, record.enqueued_at, task.pending_at].into_iter().flatten().max();
+    let old_at = sent_at.map_or(now, |at| at.plus(UNTAKEN_MS));
+    match gone_at.max(old_at) {
+        at if at > now => Next::LookAt(at),
+        _ => Next::Enqueue,
     }
 }
 
 impl Dispatch {
-    /// Keeps the message of a task, unless its record does.
-    pub(super) async fn keep_message(
-        &self,
-        message: &TaskMessage,
-        body: &str,
-        has_record: bool,
-    ) -> Result<(), DispatchError> {
-        if has_record && body.len() <= KEPT_MESSAGE_BYTES {
-            return Ok(());
-        }
-        let ttl = self.now().seconds().plus(KEPT_SECONDS);
-        let mut kept = KeptMessage { body: None, body_key: None, ttl };
-        if body.len() <= ROW_BYTES {
-            kept.body = Some(body.to_owned());
-        } else {
-            // A name of its own: ids of tasks are the tenants', and two may have the same.
-            let key = format!("tasks/{}-message.json", self.new_event_id());
-            self.payloads.put(&key, body.as_bytes().to_vec()).await?;
-            kept.body_key = Some(key);
-        }
-        let key = keys::task_message(&message.tenant_id, &message.request_id, message.generation);
-        let put = self.control.put(&key, &kept)?.send().await;
-        put.map_err(|error| StoreError::new("PutItem", error))?;
-        Ok(())
-    }
-
     /// Enqueues tasks again that no worker has taken for ten days. Answers how many, and how many were left because of
-    /// trouble: the next check comes back to those.
-    pub(super) async fn enqueue_untaken(&self) -> Result<(usize, usize), DispatchError> {
+    /// trouble: a later check comes back to those. After `deadline` it looks at one task of each shard.
+    pub(super) async fn enqueue_untaken(&self, deadline: Instant) -> Result<(usize, usize), DispatchError> {
         let (mut enqueued, mut trouble) = (0, 0);
         for shard in 0..DUE_SHARDS {
-            for key in self.control.due(&keys::task_due_shard(shard), self.now(), AT_ONCE).await? {
-                match self.look_at_untaken(&key).await {
+            let due = self.control.due(&keys::task_due_shard(shard), self.now(), AT_ONCE).await?;
+            for (position, key) in due.iter().enumerate() {
+                if position > 0 && Instant::now() >= deadline {
+                    break;
+                }
+                match self.look_at_untaken(key).await {
                     Ok(again) => enqueued += usize::from(again),
                     Err(error) => {
                         trouble += 1;
                         tracing::error!(task = key.pk, %error, "a task that no worker takes was not enqueued again");
+                        self.postpone_untaken(key).await;
                     }
                 }
             }
@@ -132,12 +127,12 @@ impl Dispatch {
         let tenant = Name::stored("tenantId", tenant)?;
         let key = keys::task_record(&tenant, &task.request_id, task.generation);
         let mut enqueued = false;
-        let again_at = loop {
+        let again = loop {
             // One that a subscription started has no record until a worker takes it.
             let record: TaskRecord = self.control.get(&key).await?.unwrap_or_default();
-            match next(&record, now) {
-                Next::Nothing => break None,
-                Next::LookAt(at) => break Some(at),
+            match next(&record, &task, now) {
+                Next::Nothing => break Again { at: now.plus(DAY_MS), keeps_row: false },
+                Next::LookAt(at) => break Again { at, keeps_row: true },
                 Next::Enqueue => {}
             }
             if record.has_pending_claim() {
@@ -145,42 +140,18 @@ impl Dispatch {
                 self.repeat(&key).await?;
                 continue;
             }
-            let Some(body) = self.kept_message(&tenant, &task, &record).await? else {
+            let Some(message) = self.kept_message(&tenant, &task, &record).await? else {
                 tracing::warn!(%tenant, task = %task.request_id, "no worker takes it, and its message is not kept here");
-                break None;
+                break Again { at: now.plus(UNTAKEN_MS), keeps_row: false };
             };
-            if self.claim_enqueued(&key, &record, &body, now).await? {
+            if self.claim_enqueued(&key, &record, &message, now).await? {
                 tracing::warn!(%tenant, task = %task.request_id, "no worker has taken it for ten days; it was enqueued again");
                 enqueued = true;
-                break Some(now.plus(UNTAKEN_MS));
+                break Again { at: now.plus(UNTAKEN_MS), keeps_row: true };
             }
         };
-        self.note_due(row_key, &row, again_at).await?;
+        self.note_due(row_key, &row, again).await?;
         Ok(enqueued)
-    }
-
-    /// The message of a task as it was sent.
-    async fn kept_message(
-        &self,
-        tenant: &Name,
-        task: &TaskSummary,
-        record: &TaskRecord,
-    ) -> Result<Option<TaskMessage>, DispatchError> {
-        let body = match &record.message {
-            Some(body) => Some(body.clone()),
-            None => {
-                let key = keys::task_message(tenant, &task.request_id, task.generation);
-                match self.control.get::<KeptMessage>(&key).await? {
-                    Some(KeptMessage { body: Some(body), .. }) => Some(body),
-                    Some(KeptMessage { body_key: Some(key), .. }) => {
-                        let body = self.payloads.get(&key).await?;
-                        body.map(|body| String::from_utf8_lossy(&body).into_owned())
-                    }
-                    _ => None,
-                }
-            }
-        };
-        Ok(body.map(|body| TaskMessage::parse(&body)).transpose()?)
     }
 
     /// Makes the record the claim of its message and sends it; `false` if the record is not as it was read.
@@ -193,27 +164,19 @@ impl Dispatch {
     ) -> Result<bool, DispatchError> {
         let queued = message.to_queue()?;
         // It lies beside its task for as long as the task waits.
-        self.keep_message(message, &queued.body, record.message.is_some()).await?;
+        self.keep_on(message, &queued.body, record).await?;
         let effects = Effects { messages: vec![queued], ..Effects::default() };
         let claim = self.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
-        let attempt = match record.attempt {
-            0 => "(attribute_not_exists(attempt) OR attempt = :attempt)",
-            _ => "attempt = :attempt",
-        };
-        let update = self
-            .control
-            .update(key)
-            .update_expression(format!("SET enqueuedAt = :now, {}", Claim::SET))
+        let (update, condition) = as_read(self.control.update(key), record);
+        let update = update
+            // The version before gave some records the expiry of their cause: a task that waits must not lose its record.
+            .update_expression(format!("SET enqueuedAt = :now, {} REMOVE #ttl", Claim::SET))
             .condition_expression(format!(
-                "(attribute_not_exists(#state) OR #state <> :pending) \
-                 AND (attribute_not_exists(phase) OR phase = :waiting) AND {attempt} \
-                 AND (attribute_not_exists(enqueuedAt) OR enqueuedAt <= :before)"
+                "{condition} AND (attribute_not_exists(enqueuedAt) OR enqueuedAt <= :before)"
             ))
-            .expression_attribute_names("#state", "state")
+            .expression_attribute_names("#ttl", "ttl")
             .expression_attribute_values(":now", number(now.get()))
-            .expression_attribute_values(":before", number(now.minus(UNTAKEN_MS).get()))
-            .expression_attribute_values(":waiting", text("waiting"))
-            .expression_attribute_values(":attempt", number(record.attempt.into()));
+            .expression_attribute_values(":before", number(now.minus(UNTAKEN_MS).get()));
         let update = claim
             .values()
             .into_iter()
@@ -227,46 +190,105 @@ impl Dispatch {
         }
     }
 
-    /// Comes back to a row later, or not at all, if it is as it was read: whoever folds it says itself when it is due.
-    async fn note_due(
-        &self,
-        key: &ControlKey,
-        row: &SummaryRow,
-        again_at: Option<Millis>,
-    ) -> Result<(), DispatchError> {
-        let update = self
+    /// Comes back to a row later, if it is as it was read: a fold that changed it has set the time itself.
+    async fn note_due(&self, key: &ControlKey, row: &SummaryRow, again: Again) -> Result<(), DispatchError> {
+        let mut set = "SET dueAt = :again".to_owned();
+        let mut update = self
             .control
             .update(key)
             .condition_expression("version = :version AND attribute_exists(dueAt)")
-            .expression_attribute_values(":version", AttributeValue::N(row.version.to_string()));
-        let update = match again_at {
-            None => update.update_expression("REMOVE dueShard, dueAt"),
-            Some(at) => update
-                .update_expression("SET dueAt = :again")
-                .expression_attribute_values(":again", number(at.get())),
+            .expression_attribute_values(":version", number(row.version))
+            .expression_attribute_values(":again", number(again.at.get()));
+        if let Some(ttl) = kept_while_due(row.ttl, Some(again.at)).filter(|_| again.keeps_row) {
+            set.push_str(", #ttl = :ttl");
+            update = update
+                .expression_attribute_names("#ttl", "ttl")
+                .expression_attribute_values(":ttl", number(ttl.get()));
+        }
+        conditionally::<SummaryRow>(update.update_expression(set)).await?;
+        Ok(())
+    }
+
+    /// Comes back later to a row that made trouble, so that those behind it have their turn. If that fails too, the next
+    /// check meets it again.
+    async fn postpone_untaken(&self, key: &ControlKey) {
+        let row = match self.control.get::<SummaryRow>(key).await {
+            Ok(Some(row)) => row,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(task = key.pk, %error, "its row cannot be read, so it is not postponed");
+                return;
+            }
         };
-        match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            Err(error) if error.fault == Fault::Conflict => Ok(()),
-            other => Ok(other.map(|_| ())?),
+        let again = Again { at: self.now().plus(AFTER_TROUBLE_MS), keeps_row: true };
+        if row.due_at.is_some_and(|due_at| due_at < again.at)
+            && let Err(error) = self.note_due(key, &row, again).await
+        {
+            tracing::error!(task = key.pk, %error, "it was not postponed");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ledgerline_event::TaskEvent;
+    use serde_json::json;
+
     use super::*;
 
+    fn task(state: TaskState, heard_at: Millis) -> TaskSummary {
+        let summary = json!({
+            "requestId": "req-1", "state": state, "generation": 1, "enteredAt": heard_at, "lastEventAt": heard_at,
+            "lastEventType": TaskEvent::Pending,
+        });
+        serde_json::from_value(summary).unwrap()
+    }
+
     #[test]
-    fn only_a_task_that_waits_and_was_not_enqueued_within_ten_days_is_enqueued() {
+    fn only_a_task_without_a_worker_whose_message_is_ten_days_old_is_enqueued() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
-        let waiting = |enqueued_at: Option<Millis>| TaskRecord { enqueued_at, ..TaskRecord::default() };
-        assert_eq!(next(&waiting(None), now), Next::Enqueue);
-        assert_eq!(next(&waiting(Some(now.minus(UNTAKEN_MS))), now), Next::Enqueue);
-        let yesterday = now.minus(DAY_MS);
-        assert_eq!(next(&waiting(Some(yesterday)), now), Next::LookAt(yesterday.plus(UNTAKEN_MS)));
-        let running = TaskRecord { phase: Phase::Running, ..TaskRecord::default() };
-        assert_eq!(next(&running, now), Next::LookAt(now.plus(DAY_MS)));
-        let ended = TaskRecord { phase: Phase::Ended, ..TaskRecord::default() };
-        assert_eq!(next(&ended, now), Next::Nothing);
+        let (long_ago, yesterday) = (now.minus(UNTAKEN_MS), now.minus(DAY_MS));
+        let quiet = task(TaskState::Pending, long_ago);
+        let waiting = TaskRecord { created_at: Some(long_ago), ..TaskRecord::default() };
+        let enqueued = |at| TaskRecord { enqueued_at: Some(at), ..waiting.clone() };
+        assert_eq!(next(&TaskRecord::default(), &quiet, now), Next::Enqueue);
+        assert_eq!(next(&waiting, &quiet, now), Next::Enqueue);
+        assert_eq!(next(&enqueued(long_ago), &quiet, now), Next::Enqueue);
+        assert_eq!(next(&enqueued(yesterday), &quiet, now), Next::LookAt(yesterday.plus(UNTAKEN_MS)));
+        let new = TaskRecord { created_at: Some(yesterday), ..TaskRecord::default() };
+        assert_eq!(next(&new, &quiet, now), Next::LookAt(yesterday.plus(UNTAKEN_MS)));
+        let running =
+            |until| TaskRecord { phase: Phase::Running, attempt: 1, lease_until: until, ..waiting.clone() };
+        assert_eq!(next(&running(Some(yesterday)), &quiet, now), Next::Enqueue);
+        assert_eq!(next(&running(Some(now)), &quiet, now), Next::LookAt(now.plus(GONE_MS)));
+        assert_eq!(next(&running(None), &quiet, now), Next::LookAt(now.plus(GONE_MS)));
+        let ended = TaskRecord { phase: Phase::Ended, ..waiting.clone() };
+        assert_eq!(next(&ended, &quiet, now), Next::Nothing);
+    }
+
+    #[test]
+    fn the_word_of_a_worker_without_a_lease_counts_and_that_of_one_that_let_go_does_not() {
+        let now = Millis::try_from(1_767_453_739_000).unwrap();
+        let until = |at: Millis| TaskSummary {
+            effective_until: Some(at.seconds()),
+            ..task(TaskState::Processing, now.minus(UNTAKEN_MS))
+        };
+        let foreign = TaskRecord::default();
+        assert_eq!(next(&foreign, &until(now.plus(DAY_MS)), now), Next::LookAt(now.plus(DAY_MS)));
+        assert_eq!(next(&foreign, &until(now.plus(90 * DAY_MS)), now), Next::LookAt(now.plus(UNTAKEN_MS)));
+        assert_eq!(next(&foreign, &until(now), now), Next::Enqueue);
+        let let_go = TaskRecord { attempt: 1, let_go: Some(1), ..TaskRecord::default() };
+        assert_eq!(next(&let_go, &until(now.plus(DAY_MS)), now), Next::Enqueue);
+    }
+
+    #[test]
+    fn a_row_outlives_the_time_at_which_it_is_looked_at_and_one_without_expiry_gets_none() {
+        let now = Millis::try_from(1_767_453_739_000).unwrap();
+        let soon = Some(now.seconds());
+        let needed = now.seconds().plus(OUTLIVES_SECONDS);
+        assert_eq!(kept_while_due(soon, Some(now)), Some(needed));
+        assert_eq!(kept_while_due(Some(needed.plus(1)), Some(now)), Some(needed.plus(1)));
+        assert_eq!(kept_while_due(soon, None), soon);
+        assert_eq!(kept_while_due(None, Some(now)), None);
     }
 }

@@ -45,14 +45,22 @@ pub(super) fn difference(
         let detail = format!("is in {}, and belongs in {}", list(row), list(&right));
         return of_task(What::RowInWrongList, Standing::Fault, detail);
     }
+    if row.due_at.is_none() && right.due_at.is_some() {
+        // Of a version before, which did not come back to tasks that no worker takes.
+        let detail =
+            "it has no time at which the health check looks whether a worker has the task".to_owned();
+        return of_task(What::RowDifferent, Standing::Fault, detail);
+    }
     of_task(What::RowDifferent, misfit?, in_words(history.summary(), &told))
 }
 
 /// A row that was listed, of a task that no event knew.
 pub(super) fn of_nobody(id: &Name, row: &SummaryRow, folded: &Folded, now: Millis) -> Option<Difference> {
-    // A row lives as long as the last of its events.
+    // A row lives as long as the last of its events, and longer while its task waits for a worker.
     let expired = row.ttl.is_some_and(|ttl| ttl <= now.seconds());
-    if expired || folded.tasks.contains_key(id) {
+    let may_outlive = || row.due_at.is_some() || is_partly_expired(row, &row.history(), folded, now);
+    let outlives = row.ttl.is_some() && may_outlive();
+    if expired || outlives || folded.tasks.contains_key(id) {
         return None;
     }
     let state = row.history().summary().map_or("unreadable", |summary| summary.state.as_str());

@@ -221,6 +221,16 @@ pub fn task_message(tenant: &str, request_id: &str, generation: u32) -> ControlK
     key(task(tenant, request_id), format!("MESSAGE#{generation:06}"))
 }
 
+/// The same under a name of its own, so that two submissions of one id do not overwrite each other's.
+pub fn own_task_message(tenant: &str, request_id: &str, generation: u32, id: &str) -> ControlKey {
+    key(task(tenant, request_id), format!("MESSAGE#{generation:06}#{id}"))
+}
+
+/// The message of a task under the name that its record has kept.
+pub fn named_task_message(tenant: &str, request_id: &str, name: &str) -> ControlKey {
+    key(task(tenant, request_id), name)
+}
+
 /// Tenant and id of a task.
 pub fn parse_task(pk: &str) -> Option<(&str, &str)> {
     pk.strip_prefix("TASK#")?.split_once('#')

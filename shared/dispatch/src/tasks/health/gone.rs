@@ -9,13 +9,17 @@ use ledgerline_ledger::control::{
     read,
 };
 
+use tokio::time::Instant;
+
+use super::MINUTE_MS;
 use crate::{
     Dispatch, DispatchError, Queue,
     claim::{Claim, Effects, Intent, Message},
-    conditional::{Answer, conditionally, number, text},
+    conditional::{Answer, conditionally, number},
     tasks::{
         message::group,
         record::{Phase, TaskRecord},
+        unchanged::as_read,
     },
 };
 
@@ -51,12 +55,14 @@ fn is_gone(record: &TaskRecord, now: Millis) -> bool {
 
 impl Dispatch {
     /// Gives back those of the tasks that nobody works on any more. Trouble with one leaves the others alone; it is
-    /// logged, and counted in the second answer.
+    /// logged, and counted in the second answer. After `deadline` it stops, but not before it has sent one, or failed to:
+    /// the next check comes to the rest.
     pub(super) async fn give_back_gone(
         &self,
         tenant: &Name,
         overdue: &[&TaskSummary],
         now: Millis,
+        deadline: Instant,
     ) -> Result<(HashMap<Name, Gone>, usize), DispatchError> {
         let key_of = |task: &TaskSummary| keys::task_record(tenant, &task.request_id, task.generation);
         let keys: Vec<ControlKey> = overdue.iter().map(|task| key_of(task)).collect();
@@ -66,12 +72,25 @@ impl Dispatch {
             records.insert(pk, read(item)?);
         }
         let (mut gone, mut trouble) = (HashMap::new(), 0);
-        for (task, key) in overdue.iter().zip(&keys) {
+        let mut tasks: Vec<_> = overdue.iter().zip(&keys).collect();
+        if !tasks.is_empty() {
+            // Each minute begins with another task: one that always fails must not keep the others from their turn.
+            let first = usize::try_from(now.get() / MINUTE_MS).unwrap_or(0) % tasks.len();
+            tasks.rotate_left(first);
+        }
+        let mut has_worked = false;
+        for (task, key) in tasks {
+            if has_worked && Instant::now() >= deadline {
+                tracing::warn!(%tenant, "the time of the check is over; the next one gives back the rest");
+                break;
+            }
             let found = match records.get(&key.pk) {
                 // Nobody here started it, and nobody took a lease: there is nothing to send.
                 None => Ok(Some(Gone::NotKept)),
                 Some(record) => self.send_again(tenant, key, task, record.clone(), now).await,
             };
+            // To find that a task was given back before, or is not gone, takes no request.
+            has_worked |= matches!(found, Ok(Some(Gone::SentAgain)) | Err(_));
             match found {
                 Ok(found) => gone.extend(found.map(|found| (task.request_id.clone(), found))),
                 Err(error) => {
@@ -129,32 +148,12 @@ impl Dispatch {
         attempt: u32,
         claim: &Claim,
     ) -> Result<Answer<TaskRecord>, DispatchError> {
-        let mut condition = "(attribute_not_exists(#state) OR #state <> :pending) \
-                             AND (attribute_not_exists(givenBack) OR givenBack < :givenBack)"
-            .to_owned();
-        let mut update = self.control.update(key).expression_attribute_names("#state", "state");
-        match record.phase {
-            Phase::Waiting => {
-                condition.push_str(" AND (attribute_not_exists(phase) OR phase = :phase)");
-                update = update.expression_attribute_values(":phase", text("waiting"));
-            }
-            Phase::Running | Phase::Ended => {
-                // The lease too: a worker that was only slow may have renewed it since.
-                condition.push_str(" AND phase = :phase AND leaseUntil = :until");
-                let until = record.lease_until.map_or(0, Millis::get);
-                update = update
-                    .expression_attribute_values(":phase", text("running"))
-                    .expression_attribute_values(":until", number(until));
-            }
-        }
-        match record.attempt {
-            0 => condition.push_str(" AND (attribute_not_exists(attempt) OR attempt = :attempt)"),
-            _ => condition.push_str(" AND attempt = :attempt"),
-        }
+        let (update, condition) = as_read(self.control.update(key), record);
         let update = update
             .update_expression(format!("SET givenBack = :givenBack, {}", Claim::SET))
-            .condition_expression(condition)
-            .expression_attribute_values(":attempt", number(record.attempt.into()))
+            .condition_expression(format!(
+                "{condition} AND (attribute_not_exists(givenBack) OR givenBack < :givenBack)"
+            ))
             .expression_attribute_values(":givenBack", number(attempt.into()));
         let update = claim
             .values()
