@@ -11,7 +11,7 @@ use std::{
 use futures::FutureExt;
 use ledgerline_dispatch::{ParkedStart, ParkedState, SubscriptionChange};
 use ledgerline_embedded::{Call, Hook, Moment, Verdict};
-use ledgerline_event::{Event, Name};
+use ledgerline_event::{Event, Name, keys::place};
 use ledgerline_ledger::control::keys;
 use serde_json::{Value, json};
 
@@ -110,6 +110,35 @@ async fn only_the_same_entity_waits_for_a_start_that_the_queue_does_not_take() {
     let state = &ledger.dispatch.drainer_states(&name("t")).await.unwrap()[0];
     assert_eq!((state.blocks, state.lag_ms), (0, 0));
     assert_eq!(ledger.events("t", "workflow.dispatch_failed").await.len(), 1, "only the head has failed");
+}
+
+#[tokio::test]
+async fn a_start_that_a_dead_process_claimed_and_did_not_send_waits_with_the_others_of_its_entity() {
+    let (hook, refuses) = refusing("a1");
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    let subscription = subscribe(&ledger, "w").await;
+    ledger.save(of(&ledger, "a1", "a", 0)).await;
+    ledger.drain("t").await;
+    let later = of(&ledger, "a2", "a", 10);
+    ledger.save(later.clone()).await;
+    // As a process leaves it that dies between its claim and what it claimed.
+    let key = keys::start_claim("t", &place(later.timestamp, "a2"), "workflow_runner", 0, &subscription);
+    let claim = json!({
+        "state": "pending", "claimId": "evnt_1", "started": "task_1", "effects": "{}",
+        "claimedAt": ledger.now(),
+    });
+    ledger.store.control().put(&key, &claim).unwrap().send().await.unwrap();
+    ledger.drain("t").await;
+    let waiting: Vec<_> = all(&ledger).await.into_iter().map(|start| start.event_id.to_string()).collect();
+    assert_eq!(waiting, ["a1", "a2"]);
+    refuses.store(false, Ordering::SeqCst);
+    ledger.advance(100_000);
+    let drained = ledger.drain("t").await;
+    let started: Vec<_> = drained.triggered.iter().map(|start| start.event_id.as_str()).collect();
+    assert_eq!(started, ["a1", "a2"]);
+    let claim: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
+    assert_eq!(claim["state"], "done");
 }
 
 #[tokio::test]

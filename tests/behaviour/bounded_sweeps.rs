@@ -4,21 +4,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use ledgerline_alert::{Answer, Post, Slack};
-use ledgerline_dispatch::{Dispatch, DispatchOptions, DrainRecord, Drainers, QueueUrls};
+use ledgerline_dispatch::{Dispatch, DispatchOptions, DrainRecord, Drainers, QueueUrls, Thresholds};
 use ledgerline_embedded::{Call, Hook, Moment, Verdict};
 use ledgerline_ledger::{Clock, control::keys, telemetry::Metrics};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    ledger::Ledger,
-    simulation::{BEGINNING, Simulation, Store},
+    ledger::{Ledger, another_process},
+    simulation::{BEGINNING, Call as SimulatedCall, Simulation, Store},
     world::{admitted, at, event, name, number, text},
 };
 
@@ -41,8 +41,15 @@ fn slack(down: bool, told: &Told) -> Post {
     })
 }
 
-/// When each sweep of an hour began, and how many tasks it sent to the queue.
-async fn an_hour_of_sweeps(slack_is_down: bool) -> (Vec<(u64, usize)>, usize) {
+/// An hour of a stage: when each sweep began, and how many tasks were sent to the queue until its end.
+struct Hour {
+    sweeps: Vec<(u64, usize)>,
+    /// How long each wake-up took.
+    wakes: Vec<Duration>,
+    told: usize,
+}
+
+async fn an_hour_of_sweeps(slack_is_down: bool) -> Hour {
     let store = Store::start().await;
     let mut simulation = Simulation::new(&store, 1);
     let webhook = store.clients.ssm.put_parameter().name(&store.names.slack_webhook_parameter);
@@ -75,7 +82,7 @@ async fn an_hour_of_sweeps(slack_is_down: bool) -> (Vec<(u64, usize)>, usize) {
             dispatch.subscribe(&name(tenant), serde_json::from_value(subscription).unwrap()).await.unwrap();
         }
     }
-    let mut sweeps = Vec::new();
+    let (mut sweeps, mut wakes) = (Vec::new(), Vec::new());
     let mut tick = began;
     for sweep in 0..30 {
         tokio::time::sleep_until(tick).await;
@@ -87,22 +94,25 @@ async fn an_hour_of_sweeps(slack_is_down: bool) -> (Vec<(u64, usize)>, usize) {
         }
         // The stream wakes the dispatcher for some of them.
         let woken = tenants.iter().take(4).map(|tenant| name(tenant)).collect();
-        dispatch.wake(woken, Some(Instant::now() + Duration::from_secs(30))).await.unwrap();
+        let wakes_at = Instant::now();
+        dispatch.wake(woken, Some(wakes_at + Duration::from_secs(30))).await.unwrap();
+        wakes.push(wakes_at.elapsed());
         dispatch.sweep(None).await.unwrap();
         sweeps.push((began_at, simulation.take_sent().len()));
     }
     let told = told.lock().unwrap().len();
-    (sweeps, told)
+    Hour { sweeps, wakes, told }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_hour_without_slack_makes_no_drain_retry_or_schedule_later() {
-    let (with, told) = an_hour_of_sweeps(false).await;
-    assert!(told > 0, "there is something to tell");
-    assert!(with.iter().map(|(_, sent)| sent).sum::<usize>() > 200, "{with:?}");
-    let (without, told) = an_hour_of_sweeps(true).await;
-    assert_eq!(told, 0);
-    assert_eq!(without, with);
+    let with = an_hour_of_sweeps(false).await;
+    assert!(with.told > 0, "there is something to tell");
+    assert!(with.sweeps.iter().map(|(_, sent)| sent).sum::<usize>() > 200, "{:?}", with.sweeps);
+    let without = an_hour_of_sweeps(true).await;
+    assert_eq!(without.told, 0);
+    assert_eq!(without.sweeps, with.sweeps);
+    assert_eq!(without.wakes, with.wakes);
 }
 
 /// A ledger whose alerts go to `told`.
@@ -340,4 +350,116 @@ async fn sweeps_without_time_come_to_everyone_in_turn_and_then_the_round_is_done
     ledger.dispatch.sweep(None).await.unwrap();
     let round: Value = ledger.store.control().get(&keys::schedule("timeline")).await.unwrap().unwrap();
     assert!(!round["visitedAt"].is_null(), "{round}");
+}
+
+/// A dispatcher in the time of a simulation, and its tenants, each with a subscription.
+async fn dispatcher(store: &Store, tenants: &[&str]) -> Dispatch {
+    let began = Instant::now();
+    let clock: Clock = Arc::new(move || at(BEGINNING + u64::try_from(began.elapsed().as_millis()).unwrap()));
+    let options = DispatchOptions {
+        queues: QueueUrls::find(&store.clients.sqs, &store.names).await.unwrap(),
+        drainers: Drainers::parse("").unwrap(),
+        slack: None,
+        metrics: Metrics::silent(),
+        ledger_flag: "--stage test".into(),
+        clock: clock.clone(),
+    };
+    let dispatch = Dispatch::new(&store.clients, &store.names, options).unwrap();
+    for tenant in tenants {
+        let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
+        dispatch.register(&name(tenant), &serde_json::from_value(workflow).unwrap()).await.unwrap();
+        let subscription = json!({"eventTypeGlob": "*", "workflowType": "w"});
+        dispatch.subscribe(&name(tenant), serde_json::from_value(subscription).unwrap()).await.unwrap();
+        let event = admitted(event(tenant, "e1", clock()));
+        store.saver().save(&[event], clock()).await.pop().unwrap().unwrap();
+    }
+    dispatch
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_ends_in_time_though_the_bus_answers_no_claim() {
+    let store = Store::start().await;
+    let _simulation = Simulation::new(&store, 1);
+    let dispatch = dispatcher(&store, &["a", "b", "c"]).await;
+    store.shared.set_weather(Arc::new(|call: &SimulatedCall| {
+        ((call.operation == "PutEvents").then(|| Duration::from_secs(3_600)), None)
+    }));
+    // A process that dies leaves claims.
+    let tenants: BTreeSet<_> = ["a", "b", "c"].map(name).into();
+    let killed = tokio::time::timeout(Duration::from_secs(20), dispatch.wake(tenants, None)).await;
+    assert!(killed.is_err());
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let began = Instant::now();
+    dispatch.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
+    assert!(began.elapsed() <= Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_health_check_ends_in_time_though_the_tasks_of_a_tenant_cannot_be_listed() {
+    let store = Store::start().await;
+    let _simulation = Simulation::new(&store, 1);
+    let dispatch = dispatcher(&store, &["a"]).await;
+    for tenant in ["a", "b", "c"] {
+        store.control().put(&keys::busy_mark(tenant), &json!({"stamp": 1})).unwrap().send().await.unwrap();
+    }
+    store.shared.set_weather(Arc::new(|call: &SimulatedCall| {
+        let hangs = call.operation == "Query" && call.text().contains("TASKS#b");
+        (hangs.then(|| Duration::from_secs(3_600)), None)
+    }));
+    let began = Instant::now();
+    let deadline = began + Duration::from_secs(10);
+    let checked = dispatch.check_health_until(&Thresholds::default(), deadline).await.unwrap();
+    assert_eq!((checked.tenants, checked.trouble), (3, 1));
+    assert!(began.elapsed() <= Duration::from_secs(25), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_mark_that_is_put_while_a_sweep_ends_its_visit_is_not_deleted() {
+    let (ends, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (held, fails) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (at_end, may_go, is_held, acquire_fails) = (ends.clone(), go_on.clone(), held.clone(), fails.clone());
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let body = String::from_utf8_lossy(&call.body).into_owned();
+        let of_state = moment == Moment::Before && is_about(&call, "UpdateItem", "DRAIN#t");
+        let of_drainer = of_state && body.contains("workflow_runner");
+        let releases = of_drainer && body.contains("REMOVE") && is_held.swap(false, Ordering::SeqCst);
+        let fails =
+            of_drainer && body.contains("laneHorizon = :lane") && acquire_fails.load(Ordering::SeqCst);
+        let (at_end, may_go) = (at_end.clone(), may_go.clone());
+        Box::pin(async move {
+            if releases {
+                at_end.notify_one();
+                may_go.notified().await;
+            }
+            match fails {
+                true => Verdict::Fail { status: 400, code: "ValidationException".into() },
+                false => Verdict::Proceed,
+            }
+        })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+    let key = keys::dirty_mark("t", "workflow_runner");
+    let mark = json!({"fence": 0, "markedAt": 1});
+    ledger.store.control().put(&key, &mark).unwrap().send().await.unwrap();
+    held.store(true, Ordering::SeqCst);
+    let (sweeping, other) = (ledger.dispatch.clone(), another_process(&ledger).await);
+    let sweep = tokio::spawn(async move { sweeping.sweep(None).await });
+    ends.notified().await;
+    // The visit has read everything, and has not released its lease. Now an event comes, and its wake-up fails.
+    ledger.save(event("t", "e1", ledger.now())).await;
+    fails.store(true, Ordering::SeqCst);
+    let woken = other.wake(BTreeSet::from([name("t")]), None).await.unwrap();
+    assert!(woken.trouble > 0 && woken.unmarked.is_empty(), "{woken:?}");
+    fails.store(false, Ordering::SeqCst);
+    go_on.notify_one();
+    sweep.await.unwrap().unwrap();
+    assert!(ledger.store.control().get::<Value>(&key).await.unwrap().is_some(), "nothing leads to the event");
+    ledger.advance(120_000);
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert_eq!(ledger.starts("t").await, BTreeMap::from([("e1".into(), 1)]));
+    ledger.advance(120_000);
+    ledger.dispatch.sweep(None).await.unwrap();
+    assert_eq!(ledger.store.control().get::<Value>(&key).await.unwrap(), None, "it is cleared in the end");
 }

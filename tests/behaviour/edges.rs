@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -73,6 +73,42 @@ async fn a_drainer_whose_answer_was_lost_recognises_its_own_lease() {
     assert!(sent.load(Ordering::SeqCst) >= 1, "no answer was lost");
     assert!(!drained.skipped_due_to_lock, "it waits for itself");
     assert_eq!(drained.triggered.len(), 1);
+}
+
+#[tokio::test]
+async fn a_mark_that_was_not_put_is_put_though_the_answer_to_the_release_is_lost() {
+    let (marks, lost) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, losing) = (marks.clone(), lost.clone());
+    let hook: Hook = Arc::new(move |call: Call, moment| {
+        let body = String::from_utf8_lossy(&call.body);
+        let marks = moment == Moment::Before && call.operation == "UpdateItem" && body.contains("\"DIRTY");
+        // The client tries three times before its caller hears of it.
+        let fails = marks && counted.fetch_add(1, Ordering::SeqCst) < 3;
+        let loses = matches!(moment, Moment::After { status: 200 })
+            && call.operation == "UpdateItem"
+            && body.contains("\"DRAIN#t\"")
+            && body.contains("REMOVE")
+            && !losing.swap(true, Ordering::SeqCst);
+        let verdict = match (fails, loses) {
+            (true, _) => Verdict::Fail { status: 400, code: "ProvisionedThroughputExceededException".into() },
+            (_, true) => Verdict::Fail { status: 500, code: "InternalServerError".into() },
+            _ => Verdict::Proceed,
+        };
+        Box::pin(async move { verdict })
+    });
+    let ledger = Ledger::with(Some(hook)).await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+    // Too new to be passed: something is left to do.
+    ledger.save(event("t", "e1", ledger.now())).await;
+    marks.store(0, Ordering::SeqCst);
+    lost.store(false, Ordering::SeqCst);
+    let dispatch = patient_process(&ledger).await;
+    let drained = dispatch.drain(&name("t"), &name("workflow_runner"), None).await.unwrap();
+    assert!(lost.load(Ordering::SeqCst) && drained.again_at.is_some());
+    let mark: Option<serde_json::Value> =
+        ledger.store.control().get(&keys::dirty_mark("t", "workflow_runner")).await.unwrap();
+    assert!(mark.is_some(), "nothing leads to what is left");
 }
 
 #[tokio::test]

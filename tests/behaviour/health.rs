@@ -436,6 +436,9 @@ async fn a_check_that_is_killed_while_it_looks_for_tasks_that_no_worker_takes_ke
     for tenant in ["a", "b", "c", "d", "e", "f"] {
         watch.running(tenant, "req-1", LONG).await;
     }
+    // A check without a place begins anywhere.
+    let (key, control) = (keys::sweep_place("HEALTH"), watch.ledger.store.control());
+    control.put(&key, &json!({"after": "f"})).unwrap().send().await.unwrap();
     let dispatch = watch.ledger.dispatch.clone();
     let check =
         tokio::spawn(
@@ -443,7 +446,7 @@ async fn a_check_that_is_killed_while_it_looks_for_tasks_that_no_worker_takes_ke
         );
     arrived.notified().await;
     check.abort();
-    let place: Option<Value> = watch.ledger.store.control().get(&keys::sweep_place("HEALTH")).await.unwrap();
+    let place: Option<Value> = control.get(&key).await.unwrap();
     assert_eq!(place.unwrap()["after"], "d");
 }
 

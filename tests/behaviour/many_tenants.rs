@@ -28,8 +28,8 @@ const LANES: usize = 4;
 const BATCH: usize = 1_000;
 /// Batches of a lane at least, so that one waits for another.
 const BATCHES: usize = 2;
-/// A tenant in trouble is given up after 2.5 s, and its mark after one more.
-const GIVEN_UP_MS: u64 = 3_500;
+/// A tenant in trouble is given up after 2.5 s, and is marked then.
+const GIVEN_UP_MS: u64 = 2_700;
 const SWEEP_EVERY: Duration = Duration::from_secs(120);
 /// Sweeps after each wave.
 const SWEEPS: u32 = 3;
@@ -48,7 +48,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// One life of a stage: a wave of events with wake-ups, one more, and one that only sweeps find.
-async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
+async fn waves(count: usize, batch: usize, troubled: &BTreeSet<String>) -> Starts {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 7);
     let began = Instant::now();
@@ -84,8 +84,8 @@ async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
         *wave.lock().unwrap() = (usize::try_from(number).unwrap(), Instant::now());
         let (troubled, noted, wave) = (troubled.clone(), starts.clone(), wave.clone());
         store.shared.set_weather(Arc::new(move |call: &Call| {
-            // By its keys: a record of the sweep may name tenants too.
-            if named(&call.about).any(|tenant| troubled.contains(tenant)) {
+            // By its keys: a record of the sweep may name tenants too. Marks lie in partitions that are no tenant's.
+            if !call.about.contains("DIRTY") && named(&call.about).any(|tenant| troubled.contains(tenant)) {
                 let throttled = Answer::error(call.service, 400, throttling(call.service), "simulated");
                 return (Some(SLOW_REQUEST), Some(throttled));
             }
@@ -105,10 +105,12 @@ async fn waves(count: usize, troubled: &BTreeSet<String>) -> Starts {
                 async move {
                     let mine: Vec<String> =
                         (0..count).filter(|number| number % LANES == lane).map(tenant).collect();
-                    for batch in mine.chunks(batch_of(count)) {
+                    for batch in mine.chunks(batch) {
                         let tenants = batch.iter().map(|tenant| name(tenant)).collect();
                         let deadline = Instant::now() + Duration::from_secs(30);
-                        dispatch.wake(tenants, Some(deadline)).await.unwrap();
+                        let woken = dispatch.wake(tenants, Some(deadline)).await.unwrap();
+                        // Else the stream brings the batch again and again, and nothing behind it.
+                        assert!(woken.unmarked.is_empty(), "{:?}", woken.unmarked);
                     }
                 }
             });
@@ -147,12 +149,21 @@ fn groups(body: &str) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn tenants_in_trouble_make_no_other_tenants_start_later() {
     let count: usize = std::env::var("LEDGERLINE_TENANTS").map_or(40, |count| count.parse().unwrap());
+    starts_are_not_later(count, batch_of(count)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_in_trouble_that_is_woken_alone_is_given_up_as_soon() {
+    starts_are_not_later(40, 1).await;
+}
+
+async fn starts_are_not_later(count: usize, batch: usize) {
     let every = if count >= 1_000 { count / 50 } else { 20 };
     // In every lane.
     let troubled: BTreeSet<String> =
         (0..count).step_by(every).enumerate().map(|(n, number)| tenant(number + n % LANES)).collect();
-    let well = waves(count, &BTreeSet::new()).await;
-    let some_troubled = waves(count, &troubled).await;
+    let well = waves(count, batch, &BTreeSet::new()).await;
+    let some_troubled = waves(count, batch, &troubled).await;
     assert_eq!(well.len(), 3 * count, "everything starts");
     for wave in 0..3 {
         let mut last = 0;
@@ -187,7 +198,7 @@ async fn tenants_in_trouble_make_no_other_tenants_start_later() {
         );
         // The batches before wait for those that are given up, and each of these takes a quarter of a second of one of
         // four slots.
-        let batches = count.div_ceil(LANES).div_ceil(batch_of(count)) - 1;
+        let batches = (count.div_ceil(LANES).div_ceil(batch) - 1).min(troubled.len().div_ceil(LANES));
         let waits = if wave < 2 { GIVEN_UP_MS * u64::try_from(batches).unwrap() } else { 0 };
         let allowed = waits + 500 + 250 * u64::try_from(troubled.len().div_ceil(4)).unwrap();
         assert!(part(100) <= allowed, "a start is {} ms later, by more than {allowed} ms", part(100));

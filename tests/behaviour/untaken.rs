@@ -429,3 +429,25 @@ async fn a_check_whose_time_is_over_enqueues_some_and_the_next_checks_the_rest()
         ledger.advance(MINUTE);
     }
 }
+
+#[tokio::test]
+async fn a_large_input_is_kept_for_as_long_as_its_task_waits() {
+    let ledger = Ledger::start().await;
+    let input = json!({"text": "x".repeat(300_000)});
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1", "input": input})).await;
+    ledger.settle("t").await;
+    let (s3, bucket) = (&ledger.store.clients.s3, &ledger.store.names.payload_bucket);
+    for round in 0..3 {
+        let objects = s3.list_objects_v2().bucket(bucket).prefix("tasks/").send().await.unwrap();
+        ledger.messages_are_lost();
+        ledger.advance(10 * DAY);
+        assert_eq!(ledger.enqueued_again().await, 1, "round {round}");
+        // The bucket deletes objects by their age.
+        for old in objects.contents() {
+            s3.delete_object().bucket(bucket).key(old.key().unwrap()).send().await.unwrap();
+        }
+    }
+    let held = ledger.take_all().await.remove(0);
+    let read = ledger.dispatch.input_of(&held.lease.message).await.unwrap();
+    assert_eq!(Value::Object(read), input);
+}

@@ -1,4 +1,5 @@
-//! Sending claimed alerts: last, within a budget, and no further than the first failure.
+//! Sending claimed alerts: last, within a budget, and no further than the first failure. Sweeps and health checks do that; a
+//! drain that was woken or asked for only claims them, since other events wait for its end.
 //!
 //! Alerts have due shards of their own, so that a Slack that is down holds up nothing else. Those of one tenant and minute
 //! are one message. A message that was sent is finished after that: a process that dies in between sends it twice.
@@ -28,7 +29,7 @@ use crate::{
     conditional::text,
 };
 
-/// How long all alerts of a sweep, or of a drain, may take together.
+/// How long all alerts of a sweep, or of a health check, may take together.
 const BUDGET: Duration = Duration::from_secs(4);
 /// Alerts of one shard and one sweep; the next sweep takes the rest.
 const AT_ONCE: i32 = 100;

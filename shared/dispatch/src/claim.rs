@@ -124,7 +124,7 @@ impl Claim {
 
     /// The claim in a record; `None` if it holds none. A task or a job that another system emitted has a record before
     /// it has a claim, or never gets one.
-    fn in_row(row: Item) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn in_row(row: Item) -> Result<Option<Self>, StoreError> {
         if row.contains_key("state") { read(row).map(Some) } else { Ok(None) }
     }
 

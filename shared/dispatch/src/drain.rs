@@ -55,7 +55,7 @@ pub struct Drained {
     /// Whether the deadline ended it.
     #[serde(skip)]
     pub(crate) out_of_time: bool,
-    /// Alerts that it claimed, for its caller to send.
+    /// Alerts that it claimed, for a sweep to send.
     #[serde(skip)]
     pub(crate) alerts: Vec<ControlKey>,
 }
@@ -72,20 +72,9 @@ struct PassEnd {
 }
 
 impl Dispatch {
-    /// Drains what there is for one tenant, until it is caught up or `deadline` is near.
+    /// Drains what there is for one tenant, until it is caught up or `deadline` is near. A sweep sends the alerts that it
+    /// claims.
     pub async fn drain(
-        &self,
-        tenant: &Name,
-        drainer: &Name,
-        deadline: Option<Instant>,
-    ) -> Result<Drained, DispatchError> {
-        let mut drained = self.drain_quietly(tenant, drainer, deadline).await?;
-        self.send_alerts(std::mem::take(&mut drained.alerts)).await;
-        Ok(drained)
-    }
-
-    /// The same without sending alerts. After an error a sweep sends them.
-    pub(crate) async fn drain_quietly(
         &self,
         tenant: &Name,
         drainer: &Name,
@@ -158,7 +147,16 @@ impl Dispatch {
                         }
                         return end.trouble.map_or(Ok(()), Err);
                     }
-                    Written::Lost => return Ok(()),
+                    Written::Lost => {
+                        // Another process has the lease, or the answer to this very write was lost: then no process would
+                        // come back to what is left.
+                        if unmarked {
+                            let fence = lease.record.fence;
+                            self.mark_patiently(&lease.tenant, &lease.drainer, fence).await?;
+                        }
+                        drained.again_at = Some(self.now().plus(SETTLE_MS));
+                        return Ok(());
+                    }
                     Written::Woken { wake } if end.trouble.is_some() || passed(deadline) => {
                         // No time for one more pass: the mark says that another process came.
                         let marked = self.mark_dirty(&lease.tenant, &lease.drainer, lease.record.fence).await;
@@ -170,7 +168,10 @@ impl Dispatch {
                     Written::Woken { .. } => {
                         match self.records.write(lease, &end.progress, Then::Again, self.now()).await? {
                             Written::Done => break,
-                            Written::Woken { .. } | Written::Lost => return Ok(()),
+                            Written::Woken { .. } | Written::Lost => {
+                                drained.again_at = Some(self.now().plus(SETTLE_MS));
+                                return Ok(());
+                            }
                         }
                     }
                 }

@@ -1,10 +1,11 @@
 //! Marks: a drainer left something undone for a tenant.
 //!
-//! A mark is put before the lease is released, and deleted only by a sweep that found everything settled, and only if no
-//! process with a later fence has put it since. Marks are spread over several partitions. Those of the version before are
-//! in one of their own, which is read and cleared as well.
+//! A mark is put before the lease is released. A sweep that found everything settled deletes the marks that it read before
+//! its visit, each on two conditions: no process with a later fence has put it since, and no process that never held the
+//! lease has renewed its nonce since. Marks are spread over several partitions. Those of the version before are in one of
+//! their own, which is read and cleared as well.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 use ledgerline_event::Name;
@@ -13,19 +14,29 @@ use ledgerline_ledger::{
     control::keys::{self, ControlKey},
 };
 use serde::Deserialize;
+use tokio::time::timeout;
 
-use crate::{Dispatch, conditional::number};
+use crate::{
+    Dispatch,
+    conditional::{number, text},
+};
 
 /// A drainer at a tenant.
 pub(crate) type Visit = (Name, Name);
 
-/// Who is marked, and whether the version before has put a mark too.
-pub(crate) type Marked = BTreeMap<Visit, bool>;
+/// The visits that are marked, each with its marks as they were read.
+pub(crate) type Marked = BTreeMap<Visit, Vec<Mark>>;
 
-#[derive(Deserialize)]
-struct Mark {
+/// A mark as it was read.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Mark {
+    #[serde(rename = "PK")]
+    pk: String,
     #[serde(rename = "SK")]
     sk: String,
+    /// Renewed by each process that marks a visit without having held the lease.
+    #[serde(default)]
+    nonce: Option<String>,
 }
 
 impl Mark {
@@ -50,8 +61,10 @@ impl Dispatch {
         for (partition, marks) in join_all(read).await {
             match marks {
                 Ok(marks) => {
-                    for visit in marks.iter().filter_map(Mark::visit) {
-                        *marked.entry(visit).or_default() |= partition == keys::DIRTY;
+                    for mark in marks {
+                        if let Some(visit) = mark.visit() {
+                            marked.entry(visit).or_default().push(mark);
+                        }
                     }
                 }
                 Err(error) => {
@@ -98,28 +111,56 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Deletes the mark of a visit that found everything settled.
-    pub(crate) async fn clear_mark(
-        &self,
-        (tenant, drainer): &Visit,
-        has_old: bool,
-        fence: u64,
-    ) -> Result<(), StoreError> {
-        if has_old {
-            self.delete_mark(&keys::old_dirty_mark(tenant, drainer), fence).await?;
+    /// Marks a visit that was not made or that failed. It reads nothing: what made the visit fail may be the drain state.
+    /// `false` if neither partition takes the mark in time.
+    pub(crate) async fn mark_unread(&self, (tenant, drainer): &Visit, within: Duration) -> bool {
+        for key in [keys::dirty_mark(tenant, drainer), keys::spare_dirty_mark(tenant, drainer)] {
+            match timeout(within, self.renew_mark(&key)).await {
+                Ok(Ok(())) => return true,
+                Ok(Err(error)) => {
+                    tracing::error!(%tenant, %drainer, partition = key.pk, %error, "no mark was put");
+                }
+                Err(_) => {
+                    tracing::error!(%tenant, %drainer, partition = key.pk, "there was no time to put a mark");
+                }
+            }
         }
-        self.delete_mark(&keys::dirty_mark(tenant, drainer), fence).await
+        false
     }
 
-    async fn delete_mark(&self, mark: &ControlKey, fence: u64) -> Result<(), StoreError> {
-        let delete = self
-            .control
-            .delete(mark)
-            .condition_expression("fence <= :fence")
-            .expression_attribute_values(":fence", number(fence));
-        match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
-            Err(error) if error.fault == Fault::Refused => Ok(()),
-            other => other.map(|_| ()),
+    async fn renew_mark(&self, key: &ControlKey) -> Result<(), StoreError> {
+        let mut patience = Patience::default();
+        loop {
+            let update = self
+                .control
+                .update(key)
+                .update_expression("SET nonce = :nonce, fence = if_not_exists(fence, :zero), markedAt = :now")
+                .expression_attribute_values(":nonce", text(&self.new_event_id()))
+                .expression_attribute_values(":zero", number(0))
+                .expression_attribute_values(":now", number(self.now().get()));
+            match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
+                Ok(_) => return Ok(()),
+                Err(error) => patience.wait_after(error).await?,
+            }
         }
+    }
+
+    /// Deletes the marks that were read before a visit that found everything settled.
+    pub(crate) async fn clear_marks(&self, marks: &[Mark], fence: u64) -> Result<(), StoreError> {
+        for mark in marks {
+            let key = ControlKey { pk: mark.pk.clone(), sk: mark.sk.clone() };
+            let delete = self.control.delete(&key).expression_attribute_values(":fence", number(fence));
+            let delete = match &mark.nonce {
+                None => delete.condition_expression("fence <= :fence AND attribute_not_exists(nonce)"),
+                Some(nonce) => delete
+                    .condition_expression("fence <= :fence AND nonce = :nonce")
+                    .expression_attribute_values(":nonce", text(nonce)),
+            };
+            match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
+                Err(error) if error.fault == Fault::Refused => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
     }
 }

@@ -1,13 +1,13 @@
 //! The sweep of claims that no process finished in time.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_ledger::{
     StoreError,
     control::keys::{self, ControlKey},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Dispatch, DispatchError,
@@ -18,6 +18,8 @@ use crate::{
 const PAGE: i32 = 50;
 /// …and resumed side by side: one whose service does not answer holds up few others.
 const AT_ONCE: usize = 8;
+/// A claim that is resumed has this long, whatever the deadline is.
+const LEAST: Duration = Duration::from_secs(2);
 
 impl Dispatch {
     /// Resumes overdue claims until `deadline`; the next sweep goes on where this one stopped. Whatever the deadline is,
@@ -75,7 +77,7 @@ impl Dispatch {
                 .map(|(position, key)| {
                     let in_time = async move {
                         let has_time = Instant::now() < deadline || (begun == 0 && position < AT_ONCE);
-                        if has_time { Some(self.resume_one(&key).await) } else { None }
+                        if has_time { Some(self.resume_in_time(&key, deadline).await) } else { None }
                     };
                     in_time.boxed()
                 })
@@ -104,6 +106,15 @@ impl Dispatch {
                 self.note_claims_place(stored, Some(place)).await?;
             }
         }
+    }
+
+    /// A claim whose services do not answer keeps the sweep from nothing that comes after it.
+    async fn resume_in_time(&self, key: &ControlKey, deadline: Instant) -> bool {
+        let given_up_at = deadline.max(Instant::now() + LEAST);
+        timeout_at(given_up_at, self.resume_one(key)).await.unwrap_or_else(|_| {
+            tracing::error!(claim = key.pk, "a claim is still pending; there was no time to finish it");
+            false
+        })
     }
 
     /// One that cannot be finished now does not keep the others from it.

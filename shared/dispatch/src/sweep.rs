@@ -12,7 +12,10 @@ use ledgerline_ledger::{
     control::keys::{self, ControlKey},
 };
 use serde::Deserialize;
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     Dispatch, DispatchError,
@@ -27,6 +30,9 @@ const BUDGET: Duration = Duration::from_secs(100);
 
 /// What a sweep keeps of its time to look for drainers that stand still.
 const FOR_STALLS: Duration = Duration::from_secs(10);
+
+/// How long it looks at one drainer of one tenant.
+const FOR_A_STALL: Duration = Duration::from_secs(2);
 
 /// When a caller without sweeps of its own asks again for a tenant that is left to them.
 const LEFT_TO_SWEEPS_MS: u64 = 60_000;
@@ -119,9 +125,11 @@ impl Dispatch {
             if Instant::now() >= deadline {
                 break;
             }
-            match self.alert_stall(tenant, drainer).await {
-                Ok(alert) => alerts.extend(alert),
-                Err(error) => tracing::error!(%tenant, %drainer, %error, "a stall may go unnoticed"),
+            let given_up_at = deadline.min(Instant::now() + FOR_A_STALL);
+            match timeout_at(given_up_at, self.alert_stall(tenant, drainer)).await {
+                Ok(Ok(alert)) => alerts.extend(alert),
+                Ok(Err(error)) => tracing::error!(%tenant, %drainer, %error, "a stall may go unnoticed"),
+                Err(_) => tracing::error!(%tenant, %drainer, "there was no time to look for a stall"),
             }
         }
         Ok(swept)
@@ -162,7 +170,7 @@ impl Dispatch {
                 }
             }
         }
-        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored, has_company: false })
+        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored, ..Tour::default() })
     }
 
     pub(crate) async fn tenants(&self) -> Result<Vec<Name>, StoreError> {
@@ -191,11 +199,11 @@ impl Dispatch {
 
     /// Visits while there is time, and marks the rest.
     async fn visit_or_mark(&self, visits: BTreeSet<Visit>, deadline: Option<Instant>) -> Swept {
-        let (mut swept, mut alerts) = (Swept::default(), Vec::new());
+        let mut swept = Swept::default();
         let mut tour = Tour::of(visits);
-        let unvisited = self.visit_all(&mut tour, deadline, &mut swept, &mut alerts).await;
+        // A sweep sends the alerts that are claimed here: the caller's batch must not wait for Slack.
+        let unvisited = self.visit_all(&mut tour, deadline, &mut swept, &mut Vec::new()).await;
         swept.unmarked.append(&mut self.mark_unvisited(unvisited).await);
-        self.send_alerts(alerts).await;
         swept
     }
 }

@@ -11,12 +11,12 @@ use futures::{FutureExt, StreamExt, stream, stream::FuturesUnordered};
 use ledgerline_event::Name;
 use ledgerline_ledger::control::keys::{self, ControlKey};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    Dispatch, DispatchError, Drained, JOBS_DRAINER, Swept,
+    Dispatch, DispatchError, Drained, Swept,
     course::{Course, in_turn},
-    marks::{Marked, Visit},
+    marks::{Mark, Marked, Visit},
     round::Round,
 };
 
@@ -32,7 +32,7 @@ const MARKED_AT_ONCE: usize = 16;
 const FIRST_SLICE: Duration = Duration::from_secs(5);
 /// …and after that, as long as there is time.
 const SLICE: Duration = Duration::from_secs(20);
-/// The slice of a visit beside others that a wake-up is about: the next batch of the stream waits for all of them.
+/// The first slice of a wake-up: the next batch of the stream waits for its end.
 const WAKE_SLICE: Duration = Duration::from_secs(1);
 /// A visit that begins has this long, whatever the deadline is: else it would do nothing.
 const LEAST_SLICE: Duration = Duration::from_secs(2);
@@ -41,9 +41,9 @@ const LEAST_SLICE: Duration = Duration::from_secs(2);
 const OVERRUN: Duration = Duration::from_secs(30);
 /// The same at the end of everyone's time…
 const LAST_OVERRUN: Duration = Duration::from_secs(5);
-/// …and beside others that a wake-up is about.
+/// …and of a wake-up.
 const WAKE_OVERRUN: Duration = Duration::from_millis(1_500);
-/// How long it may take to mark a visit that failed or was not made.
+/// How long it may take to mark a visit that failed or was not made, in each of the two partitions.
 const MARK_WITHIN: Duration = Duration::from_secs(1);
 /// How often a sweep writes how far it is.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
@@ -64,6 +64,8 @@ pub(crate) struct Tour {
     /// Whether the place in the first course is written down.
     pub(crate) keeps_place: bool,
     pub(crate) place_is_stored: bool,
+    /// Whether a wake-up makes these visits: the events of other tenants wait for its end.
+    pub(crate) is_wake: bool,
     /// Whether several tenants are woken together: what takes long is left to the sweep.
     pub(crate) has_company: bool,
 }
@@ -84,7 +86,7 @@ impl Tour {
             visits.rotate_left(first);
         }
         let has_company = visits.windows(2).any(|two| two[0].0 != two[1].0);
-        Self { courses: vec![Course::new(visits)], has_company, ..Self::default() }
+        Self { courses: vec![Course::new(visits)], is_wake: true, has_company, ..Self::default() }
     }
 
     fn turns(&self) -> VecDeque<Turn> {
@@ -132,7 +134,7 @@ struct Time {
 }
 
 impl Time {
-    fn beside_others(now: Instant) -> Self {
+    fn of_wake(now: Instant) -> Self {
         Self { until: now + WAKE_SLICE, given_up_at: now + WAKE_SLICE + WAKE_OVERRUN }
     }
 
@@ -187,7 +189,7 @@ impl Dispatch {
         alerts: &mut Vec<ControlKey>,
     ) -> Vec<Visit> {
         let mut waiting = tour.turns();
-        let has_company = tour.has_company;
+        let (is_wake, has_company) = (tour.is_wake, tour.has_company);
         let mut running = FuturesUnordered::new();
         let mut slots = Slots::default();
         let (mut begun, mut noted) = (0, Instant::now());
@@ -197,15 +199,16 @@ impl Dispatch {
                 begun += 1;
                 let slot = slots.take(Instant::now());
                 let now = Instant::now();
-                let time = deadline.map(|deadline| match (has_company, turn.is_first) {
-                    (true, _) => Time::beside_others(now),
-                    (false, true) => Time::of_visit(now, deadline, FIRST_SLICE),
-                    (false, false) => Time::of_visit(now, deadline, SLICE),
+                let time = deadline.map(|deadline| match turn.is_first {
+                    // Only a visit that gets on in this time has more of it.
+                    true if is_wake => Time::of_wake(now),
+                    true => Time::of_visit(now, deadline, FIRST_SLICE),
+                    false => Time::of_visit(now, deadline, SLICE),
                 });
-                let has_old_mark = tour.marked.get(&turn.visit).copied();
+                let marks = tour.marked.get(&turn.visit).cloned().unwrap_or_default();
                 running.push(
                     async move {
-                        let drained = self.visit_in_time(&turn.visit, has_old_mark, time).await;
+                        let drained = self.visit_in_time(&turn.visit, &marks, time).await;
                         (slot, turn, drained)
                     }
                     .boxed(),
@@ -255,11 +258,11 @@ impl Dispatch {
     async fn visit_in_time(
         &self,
         visit: &Visit,
-        has_old_mark: Option<bool>,
+        marks: &[Mark],
         time: Option<Time>,
     ) -> Result<Drained, Unfinished> {
         let began = Instant::now();
-        let visiting = self.visit(visit, has_old_mark, time.map(|time| time.until));
+        let visiting = self.visit(visit, marks, time.map(|time| time.until));
         let error = match time {
             None => visiting.await.map_err(|error| error.to_string()),
             Some(time) => match timeout_at(time.given_up_at, visiting).await {
@@ -274,7 +277,7 @@ impl Dispatch {
             }
             Err(error) => {
                 self.slow_visits.note_failure(visit, began);
-                let marked = self.mark_within(visit, MARK_WITHIN).await;
+                let marked = self.mark_unread(visit, MARK_WITHIN).await;
                 Err(Unfinished { error, marked })
             }
         }
@@ -283,15 +286,12 @@ impl Dispatch {
     async fn visit(
         &self,
         visit: &Visit,
-        has_old_mark: Option<bool>,
+        marks: &[Mark],
         deadline: Option<Instant>,
     ) -> Result<Drained, DispatchError> {
-        let drained = self.drain_quietly(&visit.0, &visit.1, deadline).await?;
-        if let Some(has_old) = has_old_mark
-            && drained.again_at.is_none()
-            && !drained.skipped_due_to_lock
-        {
-            self.clear_mark(visit, has_old, drained.fence).await?;
+        let drained = self.drain(&visit.0, &visit.1, deadline).await?;
+        if drained.again_at.is_none() && !drained.skipped_due_to_lock {
+            self.clear_marks(marks, drained.fence).await?;
         }
         Ok(drained)
     }
@@ -301,31 +301,11 @@ impl Dispatch {
         let marks: Vec<_> = visits
             .into_iter()
             .map(|visit| {
-                async move { (!self.mark_within(&visit, MARK_WITHIN).await).then_some(visit.0) }.boxed()
+                async move { (!self.mark_unread(&visit, MARK_WITHIN).await).then_some(visit.0) }.boxed()
             })
             .collect();
         let unmarked = stream::iter(marks).buffer_unordered(MARKED_AT_ONCE);
         unmarked.filter_map(|tenant| async move { tenant }).collect().await
-    }
-
-    async fn mark_within(&self, visit: &Visit, within: Duration) -> bool {
-        timeout(within, self.mark_left(visit)).await.unwrap_or(false)
-    }
-
-    /// Marks a visit that failed or was not made; `false` if that failed too, and only the caller knows of it.
-    async fn mark_left(&self, (tenant, drainer): &Visit) -> bool {
-        let marked = match self.records.get(tenant, drainer).await {
-            Ok(None) if drainer.as_str() != JOBS_DRAINER => Ok(()),
-            Ok(record) => {
-                let fence = record.map_or(0, |record| record.fence);
-                self.mark_patiently(tenant, drainer, fence).await
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = &marked {
-            tracing::error!(%tenant, %drainer, %error, "no mark was put; the caller comes back");
-        }
-        marked.is_ok()
     }
 
     /// Writes how far a sweep is. If that fails, the next one begins further back.

@@ -14,6 +14,7 @@ use crate::{
     ParkedBecause, ParkedStart, ParkedState,
     block::{Block, Cause, Member, Setback, pause},
     blocks::{Blocks, CHUNK, Hindered},
+    claim::{Claim, ClaimState},
     notice::About,
     parked::{MAX_ATTEMPTS, id, parked_start},
     transaction::built,
@@ -37,7 +38,9 @@ pub(crate) struct Wait {
 /// What is known of a start that has to wait.
 struct Found {
     parked: Option<ParkedStart>,
-    claimed: bool,
+    /// Its claim is done or dropped. A pending one is of a process that died before it sent the effects: its start waits
+    /// like the others, and the release resumes the claim.
+    settled: bool,
 }
 
 /// What is to be written for one start.
@@ -178,7 +181,7 @@ impl Blocks<'_> {
             }
             _ => {}
         }
-        if found.claimed && !wait.claimed {
+        if found.settled && !wait.claimed {
             return Step::Nothing;
         }
         // What leaves the block of the whole subscription waits with its entity.
@@ -269,7 +272,8 @@ impl Blocks<'_> {
             .map(|wait| {
                 let [parked, claim] = keys_of(wait);
                 let parked = rows.remove(&(parked.pk, parked.sk)).map(read).transpose()?;
-                Ok(Found { parked, claimed: rows.contains_key(&(claim.pk, claim.sk)) })
+                let claim = rows.remove(&(claim.pk, claim.sk)).map(Claim::in_row).transpose()?.flatten();
+                Ok(Found { parked, settled: claim.is_some_and(|claim| claim.state != ClaimState::Pending) })
             })
             .collect()
     }

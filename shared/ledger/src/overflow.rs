@@ -77,7 +77,7 @@ impl Payloads {
                 Some(there) => return Ok(there == body),
                 // S3 answers 409 while another request for the key is under way, which may fail in its turn.
                 None if attempt < CONFLICTS => {
-                    tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
+                    tokio::time::sleep(Duration::from_millis(20 << attempt).mul_f64(fastrand::f64())).await;
                     attempt += 1;
                 }
                 None => return Err(StoreError { fault: Fault::Unavailable, ..conflict }),

@@ -61,15 +61,24 @@ impl Hindrance {
     }
 }
 
+/// Retries of a [brief](Patience::brief) patience while a service throttles: 2 s at the most.
+const BRIEF_RETRIES: u32 = 5;
+
 /// How often one request was hindered so far. Conflicts do not use up the patience for throttling.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     conflicts: u32,
     behind: u32,
     throttled: u32,
+    is_brief: bool,
 }
 
 impl Patience {
+    /// For a caller behind a queue, which brings the request again: other requests wait for this one meanwhile.
+    pub fn brief() -> Self {
+        Self { is_brief: true, ..Self::default() }
+    }
+
     /// The pause before the next retry; `None` if there is none. `chance` lies between 0 and 1.
     pub fn pause(&mut self, hindrance: Hindrance, chance: f64) -> Option<Duration> {
         let retries = match hindrance {
@@ -77,6 +86,9 @@ impl Patience {
             Hindrance::Behind => &mut self.behind,
             Hindrance::Throttled => &mut self.throttled,
         };
+        if self.is_brief && hindrance == Hindrance::Throttled && *retries >= BRIEF_RETRIES {
+            return None;
+        }
         let ceiling = hindrance.ceiling(*retries)?;
         *retries += 1;
         Some(ceiling.mul_f64(chance.clamp(0.0, 1.0)))
@@ -126,6 +138,15 @@ mod tests {
         let (conflict, throttled) = (conflict.iter().sum::<Duration>(), throttled.iter().sum::<Duration>());
         assert!(conflict < Duration::from_secs(4), "{conflict:?}");
         assert!((Duration::from_secs(10)..Duration::from_secs(20)).contains(&throttled), "{throttled:?}");
+    }
+
+    #[test]
+    fn a_caller_behind_a_queue_waits_for_two_seconds_while_a_service_throttles() {
+        let mut brief = Patience::brief();
+        let throttled: Duration = std::iter::from_fn(|| brief.pause(Hindrance::Throttled, 1.0)).sum();
+        assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&throttled), "{throttled:?}");
+        let conflicts = std::iter::from_fn(|| brief.pause(Hindrance::Conflict, 1.0)).count();
+        assert_eq!(conflicts, pauses(Hindrance::Conflict).len());
     }
 
     #[test]

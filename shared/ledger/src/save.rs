@@ -224,7 +224,8 @@ impl Saver {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .build()
             .map_err(|error| StoreError::unreadable("TransactWriteItems", error.to_string()))?;
-        let mut patience = Patience::default();
+        // The queue brings the event again; the other events of its batch wait for this one.
+        let mut patience = Patience::brief();
         loop {
             let answer = self
                 .dynamo

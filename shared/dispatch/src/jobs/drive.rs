@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{Event, Name, overflow};
-use ledgerline_ledger::{Fault, Place};
+use ledgerline_ledger::{EmitError, Fault, Place};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -44,7 +44,9 @@ fn meaning(event: &Event) -> Option<Meaning> {
 /// Why the same attempt fails again however often it is made; `None` if it may succeed later.
 fn refusal(error: &DispatchError) -> Option<String> {
     match error {
-        DispatchError::Invalid(invalid) => Some(invalid.to_string()),
+        DispatchError::Invalid(invalid) | DispatchError::Emit(EmitError::Invalid(invalid)) => {
+            Some(invalid.to_string())
+        }
         DispatchError::Store(error) if error.fault == Fault::Rejected => Some(error.to_string()),
         _ => None,
     }

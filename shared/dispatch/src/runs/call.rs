@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Dispatch, DispatchError,
     conditional::{Answer, conditionally, number, text},
-    transaction::{Patience, built},
+    transaction::built,
 };
 
 /// What became of taking an event.
@@ -40,27 +40,20 @@ impl Dispatch {
         waiter: &ControlKey,
     ) -> Result<(), DispatchError> {
         let key = keys::run(tenant, &owner.run_id);
-        let mut patience = Patience::default();
-        let called = loop {
-            let update = self
-                .control
-                .update(&key)
-                // A runner of the version before looks for all waits after this entry of the log.
-                .update_expression(
-                    "SET wakes = wakes + :one, dueShard = :dueShard, dueAt = :now, lookedBack = :zero ADD calledWaits :wait",
-                )
-                .condition_expression("attribute_exists(PK) AND attribute_not_exists(endedAt)")
-                .expression_attribute_values(":one", number(1))
-                .expression_attribute_values(":zero", number(0))
-                .expression_attribute_values(":now", number(self.now().get()))
-                .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
-                .expression_attribute_values(":wait", AttributeValue::Ss(vec![owner.entity_id.to_string()]));
-            match conditionally::<RunRecord>(update).await {
-                Ok(answer) => break matches!(answer, Answer::Done(_)),
-                Err(error) => patience.wait_after(error).await?,
-            }
-        };
-        if called {
+        let update = self
+            .control
+            .update(&key)
+            // A runner of the version before looks for all waits after this entry of the log.
+            .update_expression(
+                "SET wakes = wakes + :one, dueShard = :dueShard, dueAt = :now, lookedBack = :zero ADD calledWaits :wait",
+            )
+            .condition_expression("attribute_exists(PK) AND attribute_not_exists(endedAt)")
+            .expression_attribute_values(":one", number(1))
+            .expression_attribute_values(":zero", number(0))
+            .expression_attribute_values(":now", number(self.now().get()))
+            .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
+            .expression_attribute_values(":wait", AttributeValue::Ss(vec![owner.entity_id.to_string()]));
+        if let Answer::Done(_) = conditionally::<RunRecord>(update).await? {
             return self.go_on(tenant, &owner.run_id, owner.external).await;
         }
         // The run has ended, and waits no more.

@@ -172,9 +172,11 @@ impl Dispatch {
         match self.carry_out_once(intent, keyed.as_ref()).await {
             Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
             Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
-            // Too many senders want one of the runs. The event is accepted and the sweep calls the rest: after an error
+            // Too many senders want one of the runs, or the table throttles. The event is accepted and the sweep calls the rest: after an error
             // the sender would send it twice.
-            Err(DispatchError::NotCalled(error)) if error.fault == Fault::Conflict => {
+            Err(DispatchError::NotCalled(error))
+                if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
+            {
                 tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep goes on with it");
                 Ok(SubmittedEvent { event_id, collapsed: false })
             }

@@ -153,27 +153,20 @@ impl Dispatch {
         event_name: &Name,
         place: &str,
     ) -> Result<Published, DispatchError> {
-        let mut patience = Patience::default();
-        loop {
-            let update = self
-                .control
-                .update(&keys::sent_order(tenant, event_name))
-                .update_expression("SET watermark = :place")
-                .condition_expression("attribute_not_exists(watermark) OR watermark < :place")
-                .expression_attribute_values(":place", text(place));
-            return match conditionally::<SentOrder>(update).await {
-                Ok(Answer::Done(_)) => Ok(Published::Done),
-                Ok(Answer::Refused(there)) => match there.and_then(|there| there.watermark) {
-                    // The answer to this very request was lost, and the client sent it again.
-                    Some(watermark) if watermark == place => Ok(Published::Done),
-                    Some(watermark) => Ok(Published::Passed(watermark)),
-                    None => Err(StoreError::unreadable("UpdateItem", "a watermark is missing").into()),
-                },
-                Err(error) => {
-                    patience.wait_after(error).await?;
-                    continue;
-                }
-            };
+        let update = self
+            .control
+            .update(&keys::sent_order(tenant, event_name))
+            .update_expression("SET watermark = :place")
+            .condition_expression("attribute_not_exists(watermark) OR watermark < :place")
+            .expression_attribute_values(":place", text(place));
+        match conditionally::<SentOrder>(update).await? {
+            Answer::Done(_) => Ok(Published::Done),
+            Answer::Refused(there) => match there.and_then(|there| there.watermark) {
+                // The answer to this very request was lost, and the client sent it again.
+                Some(watermark) if watermark == place => Ok(Published::Done),
+                Some(watermark) => Ok(Published::Passed(watermark)),
+                None => Err(StoreError::unreadable("UpdateItem", "a watermark is missing").into()),
+            },
         }
     }
 
@@ -182,20 +175,16 @@ impl Dispatch {
         if self.sent_floors.lock().is_ok_and(|known| known.get(tenant).is_some_and(|known| *known >= floor)) {
             return Ok(());
         }
-        let mut patience = Patience::default();
-        let floor = loop {
-            let update = self
-                .control
-                .update(&keys::sent_floor(tenant))
-                .update_expression("SET #floor = :floor")
-                .condition_expression("attribute_not_exists(#floor) OR #floor < :floor")
-                .expression_attribute_names("#floor", "floor")
-                .expression_attribute_values(":floor", number(floor.get()));
-            match conditionally::<Floor>(update).await {
-                Ok(Answer::Done(there) | Answer::Refused(Some(there))) => break there.floor,
-                Ok(Answer::Refused(None)) => break floor,
-                Err(error) => patience.wait_after(error).await?,
-            }
+        let update = self
+            .control
+            .update(&keys::sent_floor(tenant))
+            .update_expression("SET #floor = :floor")
+            .condition_expression("attribute_not_exists(#floor) OR #floor < :floor")
+            .expression_attribute_names("#floor", "floor")
+            .expression_attribute_values(":floor", number(floor.get()));
+        let floor = match conditionally::<Floor>(update).await? {
+            Answer::Done(there) | Answer::Refused(Some(there)) => there.floor,
+            Answer::Refused(None) => floor,
         };
         if let Ok(mut known) = self.sent_floors.lock() {
             if known.len() >= MAX_REMEMBERED {

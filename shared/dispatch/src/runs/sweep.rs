@@ -33,6 +33,8 @@ const LATE_MS: u64 = 10_000;
 
 /// How long a sweep takes at most, unless its caller says so.
 const BUDGET: Duration = Duration::from_secs(45);
+/// How often a sweep writes how far it is.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
 /// Records that are read at once…
 const PAGE: i32 = 50;
 /// …and looked after side by side.
@@ -65,15 +67,21 @@ impl Dispatch {
 
     /// The same until `deadline`. Whatever the deadline is, some are looked after.
     pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
-        let key = keys::run_sweep();
-        let place: Option<Place> = self.control.get(&key).await?;
+        let mut place: Option<Place> = self.control.get(&keys::run_sweep()).await?;
         let mut swept = RunsSwept::default();
         let mut trouble = None;
         let mut stopped = None;
+        let mut noted = Instant::now();
         for (number, part) in parts(place, self.now().plus(AHEAD_MS)).into_iter().enumerate() {
+            let here = Place { shard: part.shard, due_at: part.from };
             if number > 0 && Instant::now() >= deadline {
-                stopped = Some(Place { shard: part.shard, due_at: part.from });
+                stopped = Some(here);
                 break;
+            }
+            // A sweep that is killed in this part is followed from its beginning.
+            if noted.elapsed() >= NOTED_EVERY {
+                self.note_run_sweep(&mut place, Some(here)).await?;
+                noted = Instant::now();
             }
             match self.sweep_part(part, deadline, &mut swept).await {
                 Ok(None) => {}
@@ -88,25 +96,7 @@ impl Dispatch {
                 }
             }
         }
-        if stopped != place {
-            let written = match stopped {
-                Some(place) => self
-                    .control
-                    .put(&key, &place)?
-                    .send()
-                    .await
-                    .map(drop)
-                    .map_err(|error| StoreError::new("PutItem", error)),
-                None => self
-                    .control
-                    .delete(&key)
-                    .send()
-                    .await
-                    .map(drop)
-                    .map_err(|error| StoreError::new("DeleteItem", error)),
-            };
-            written?;
-        }
+        self.note_run_sweep(&mut place, stopped).await?;
         match trouble {
             Some(error) => Err(error),
             None => {
@@ -114,6 +104,28 @@ impl Dispatch {
                 Ok(swept)
             }
         }
+    }
+
+    /// Writes where the next sweep goes on.
+    async fn note_run_sweep(
+        &self,
+        stored: &mut Option<Place>,
+        place: Option<Place>,
+    ) -> Result<(), DispatchError> {
+        let key = keys::run_sweep();
+        match place {
+            _ if *stored == place => {}
+            Some(place) => {
+                let put = self.control.put(&key, &place)?.send().await;
+                put.map_err(|error| StoreError::new("PutItem", error))?;
+            }
+            None => {
+                let delete = self.control.delete(&key).send().await;
+                delete.map_err(|error| StoreError::new("DeleteItem", error))?;
+            }
+        }
+        *stored = place;
+        Ok(())
     }
 
     /// Sweeps a part, page by page. Answers where it stopped if there was no time for all of it.

@@ -21,7 +21,7 @@ use ledgerline_ledger::{
     control::keys::{self, ControlKey},
 };
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub use self::judge::Thresholds;
 use self::{
@@ -49,6 +49,12 @@ const LISTED_AT_ONCE: usize = 1_000;
 
 /// How long a check takes at most, unless its caller says so. The function has two minutes.
 const BUDGET: Duration = Duration::from_secs(75);
+
+/// The check of a tenant that takes this much longer than the time of all is given up.
+const OVERRUN: Duration = Duration::from_secs(10);
+
+/// How often a check writes how far it is.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 /// The last tenant that a check came to before its time was over.
 #[derive(Serialize, Deserialize)]
@@ -97,21 +103,26 @@ impl Dispatch {
         let marks: Vec<BusyMark> = self.control.all(keys::BUSY).await?;
         let key = keys::sweep_place("HEALTH");
         let stored: Option<HealthPlace> = self.control.get(&key).await?;
-        let after = stored.as_ref().map(|place| place.after.as_str());
-        let marks = around(marks, after, |mark| mark.tenant.as_str());
+        let mut is_stored = stored.is_some();
+        let anywhere = || marks.get(fastrand::usize(..marks.len().max(1))).map(|mark| mark.tenant.clone());
+        let after = stored.map(|place| place.after).or_else(anywhere);
+        let marks = around(marks, after.as_deref(), |mark| mark.tenant.as_str());
         let mut all = HealthChecked { tenants: marks.len(), ..HealthChecked::default() };
         let mut course = Course::new(marks.iter().map(|mark| mark.tenant.clone()).collect());
         let mut waiting = marks.into_iter().enumerate();
         let mut checks = FuturesUnordered::new();
         let mut alerts = Vec::new();
-        let mut begun = 0;
+        let (mut begun, mut noted) = (0, Instant::now());
+        let given_up_at = deadline.max(Instant::now()) + OVERRUN;
         loop {
             while checks.len() < CHECKED_AT_ONCE && (begun < CHECKED_AT_ONCE || Instant::now() < deadline) {
                 let Some((step, mark)) = waiting.next() else { break };
                 begun += 1;
                 checks.push(
                     async move {
-                        (step, mark.tenant.clone(), self.check_tenant(mark, thresholds, deadline).await)
+                        let tenant = mark.tenant.clone();
+                        let checking = self.check_tenant(mark, thresholds, deadline);
+                        (step, tenant, timeout_at(given_up_at, checking).await)
                     }
                     .boxed(),
                 );
@@ -119,18 +130,33 @@ impl Dispatch {
             let Some((step, tenant, checked)) = checks.next().await else { break };
             course.finish(step);
             match checked {
-                Ok(checked) => {
+                Ok(Ok(checked)) => {
                     all.add(&checked);
                     alerts.extend(checked.alert);
                 }
-                Err(error) => {
+                Ok(Err(error)) => {
                     tracing::error!(tenant, %error, "the tenant's tasks were not checked; the next check comes back to them");
                     all.trouble += 1;
                 }
+                Err(_) => {
+                    tracing::error!(
+                        tenant,
+                        "checking the tenant's tasks took too long; the next check comes back to them"
+                    );
+                    all.trouble += 1;
+                }
+            }
+            // A check that is killed is followed from there.
+            if noted.elapsed() >= NOTED_EVERY && !course.is_over() {
+                is_stored |= course.place().is_some();
+                if let Err(error) = self.note_place(&key, &course, is_stored).await {
+                    tracing::warn!(%error, "it is not written how far the check is");
+                }
+                noted = Instant::now();
             }
         }
-        // At once: a check that is killed in what follows must not come to the same tenants again.
-        let placed = self.note_place(&key, &course, stored.is_some()).await;
+        // Before what follows, in which the check may be killed.
+        let placed = self.note_place(&key, &course, is_stored).await;
         match self.enqueue_untaken(deadline).await {
             Ok((enqueued, trouble)) => {
                 all.enqueued_again = enqueued;

@@ -172,6 +172,23 @@ impl Dispatch {
         Ok(())
     }
 
+    /// The message with its input under a new name in the bucket, where objects expire by their age. One whose input
+    /// is gone stays as it is: its worker hears of that.
+    pub(super) async fn with_renewed_input(
+        &self,
+        message: &TaskMessage,
+    ) -> Result<TaskMessage, DispatchError> {
+        let mut message = message.clone();
+        if let Some(reference) = &mut message.input_ref
+            && reference.bucket == self.payloads.bucket()
+            && let Some(input) = self.payloads.get(&reference.key).await?
+        {
+            reference.key = format!("tasks/{}-input.json", self.new_event_id());
+            self.payloads.put(&reference.key, input).await?;
+        }
+        Ok(message)
+    }
+
     /// The input of a task, wherever it is.
     pub async fn input_of(&self, message: &TaskMessage) -> Result<Map<String, Value>, DispatchError> {
         let Some(reference) = &message.input_ref else {

@@ -5,7 +5,7 @@
 //! its worker, and says where to look. The task's record decides, as for everything else: it becomes the claim of the
 //! message, on condition that no worker has the task and that its message was not enqueued within the last ten days.
 
-use ledgerline_event::{Millis, Name, Seconds, TaskSummary, catalogue::TaskState};
+use ledgerline_event::{Invalid, Millis, Name, Seconds, TaskSummary, catalogue::TaskState};
 use ledgerline_ledger::control::keys::{self, ControlKey, DUE_SHARDS};
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Dispatch, DispatchError,
     claim::{Claim, Effects, Intent},
-    conditional::{Answer, conditionally, number},
+    conditional::{Answer, conditionally, number, text},
 };
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -119,11 +119,11 @@ impl Dispatch {
         let now = self.now();
         let Some(row) = self.control.get::<SummaryRow>(row_key).await? else { return Ok(false) };
         // The index lags behind the row.
-        let (Some(due_at), Some(task)) = (row.due_at, row.summary()) else { return Ok(false) };
-        let Some((tenant, _)) = keys::parse_task(&row_key.pk) else { return Ok(false) };
-        if due_at > now {
+        if row.due_at.is_none_or(|due_at| due_at > now) {
             return Ok(false);
         }
+        let task = row.summary().ok_or_else(|| Invalid::new("history", "its events cannot be read"))?;
+        let (tenant, _) = keys::parse_task(&row_key.pk).ok_or_else(|| Invalid::new("PK", "is no task"))?;
         let tenant = Name::stored("tenantId", tenant)?;
         let key = keys::task_record(&tenant, &task.request_id, task.generation);
         let mut enqueued = false;
@@ -162,15 +162,22 @@ impl Dispatch {
         message: &TaskMessage,
         now: Millis,
     ) -> Result<bool, DispatchError> {
+        let message = self.with_renewed_input(message).await?;
         let queued = message.to_queue()?;
+        let body = queued.body.clone();
         // It lies beside its task for as long as the task waits.
-        self.keep_on(message, &queued.body, record).await?;
+        self.keep_on(&message, &body, record).await?;
         let effects = Effects { messages: vec![queued], ..Effects::default() };
         let claim = self.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
-        let (update, condition) = as_read(self.control.update(key), record);
+        let (mut update, condition) = as_read(self.control.update(key), record);
+        let mut set = format!("SET enqueuedAt = :now, {}", Claim::SET);
+        if record.message.is_some() {
+            set.push_str(", message = :message");
+            update = update.expression_attribute_values(":message", text(&body));
+        }
         let update = update
             // The version before gave some records the expiry of their cause: a task that waits must not lose its record.
-            .update_expression(format!("SET enqueuedAt = :now, {} REMOVE #ttl", Claim::SET))
+            .update_expression(format!("{set} REMOVE #ttl"))
             .condition_expression(format!(
                 "{condition} AND (attribute_not_exists(enqueuedAt) OR enqueuedAt <= :before)"
             ))

@@ -68,6 +68,12 @@ pub fn dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     key(dirty_shard(hash(mark.sk.bytes(), DIRTY_SHARDS)), mark.sk)
 }
 
+/// The same mark in the next partition, for when its own one takes no writes.
+pub fn spare_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
+    let mark = old_dirty_mark(tenant, drainer);
+    key(dirty_shard((hash(mark.sk.bytes(), DIRTY_SHARDS) + 1) % DIRTY_SHARDS), mark.sk)
+}
+
 /// The same mark where the version before has it.
 pub fn old_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     key(DIRTY, format!("{tenant}#{drainer}"))
@@ -651,6 +657,8 @@ mod tests {
         assert_eq!(used.len(), usize::from(DIRTY_SHARDS));
         assert!(used.iter().all(|pk| partitions.contains(pk)));
         assert!(partitions.contains(&old_dirty_mark("t", "jobs").pk));
+        let (mark, spare) = (dirty_mark("t", "jobs"), spare_dirty_mark("t", "jobs"));
+        assert!(partitions.contains(&spare.pk) && mark.pk != spare.pk && mark.sk == spare.sk);
         assert!(partitions.iter().all(|pk| is_dirty_partition(pk)));
         assert!(!is_dirty_partition("DIRTYX") && !is_dirty_partition("DRAIN#t"));
     }

@@ -66,12 +66,16 @@ impl Dispatch {
     ) -> Result<(HashMap<Name, Gone>, usize), DispatchError> {
         let key_of = |task: &TaskSummary| keys::task_record(tenant, &task.request_id, task.generation);
         let keys: Vec<ControlKey> = overdue.iter().map(|task| key_of(task)).collect();
-        let mut records: HashMap<String, TaskRecord> = HashMap::new();
+        let (mut gone, mut trouble) = (HashMap::new(), 0);
+        let mut records: HashMap<String, Option<TaskRecord>> = HashMap::new();
         for item in self.control.get_all(&keys).await? {
             let Some(pk) = item.get("PK").and_then(|pk| pk.as_s().ok()).cloned() else { continue };
-            records.insert(pk, read(item)?);
+            let record = read(item).inspect_err(|error| {
+                trouble += 1;
+                tracing::error!(%tenant, task = pk, %error, "the record of a task cannot be read");
+            });
+            records.insert(pk, record.ok());
         }
-        let (mut gone, mut trouble) = (HashMap::new(), 0);
         let mut tasks: Vec<_> = overdue.iter().zip(&keys).collect();
         if !tasks.is_empty() {
             // Each minute begins with another task: one that always fails must not keep the others from their turn.
@@ -87,7 +91,8 @@ impl Dispatch {
             let found = match records.get(&key.pk) {
                 // Nobody here started it, and nobody took a lease: there is nothing to send.
                 None => Ok(Some(Gone::NotKept)),
-                Some(record) => self.send_again(tenant, key, task, record.clone(), now).await,
+                Some(None) => Ok(None),
+                Some(Some(record)) => self.send_again(tenant, key, task, record.clone(), now).await,
             };
             // To find that a task was given back before, or is not gone, takes no request.
             has_worked |= matches!(found, Ok(Some(Gone::SentAgain)) | Err(_));
