@@ -263,6 +263,9 @@ async fn no_request_is_answered_with_a_server_error_or_not_at_all() {
     }
     println!("{requests} requests: {counts:?}");
     let (status, health) = world.get("/api/health").await;
-    assert_eq!((status, &health["findings"]), (200, &json!([])), "{health}");
+    // No worker takes what was submitted: after two minutes that is a note.
+    let findings: Vec<&Value> =
+        health["findings"].as_array().unwrap().iter().filter(|finding| finding["level"] != "note").collect();
+    assert!(status == 200 && findings.is_empty(), "{health}");
     world.local.stop().await;
 }

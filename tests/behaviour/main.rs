@@ -40,6 +40,7 @@ mod ledger;
 mod log_pipes;
 mod lost_files;
 mod many_tenants;
+mod marks;
 mod notification;
 mod overflow;
 mod poison;

@@ -388,6 +388,20 @@ async fn a_row_that_a_fold_has_changed_meanwhile_is_no_trouble() {
 }
 
 #[tokio::test]
+async fn a_row_that_cannot_be_read_is_trouble_and_waits_for_an_hour() {
+    let ledger = Ledger::start().await;
+    ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
+    ledger.settle("t").await;
+    let update = ledger.store.control().update(&keys::task_summary("t", "req-1"));
+    update.update_expression("REMOVE history").send().await.unwrap();
+    ledger.advance(10 * DAY);
+    for expected in [1, 0] {
+        let checked = ledger.dispatch.check_health(&Thresholds::default()).await.unwrap();
+        assert_eq!((checked.enqueued_again, checked.trouble), (0, expected));
+    }
+}
+
+#[tokio::test]
 async fn fifty_tasks_that_fail_for_good_do_not_keep_the_one_behind_them_from_its_turn() {
     let ledger = Ledger::start().await;
     let ids = ids_of_one_shard(51);

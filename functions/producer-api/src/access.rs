@@ -1,6 +1,12 @@
-//! Who calls, and whether they may.
+//! The caller's key: its tenant, and what its scope covers. A handler names what it needs as its first argument, so that a
+//! request without that is refused before anything else of it is read.
 
-use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use std::sync::Arc;
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, StatusCode, header::AUTHORIZATION, request::Parts},
+};
 use ledgerline_event::Name;
 use ledgerline_ledger::control::api_key::KeyScope;
 
@@ -26,5 +32,38 @@ impl Api {
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
         Ok(key.tenant_id)
+    }
+}
+
+/// The tenant of a key that may read.
+pub(crate) struct MayRead(pub(crate) Name);
+
+impl FromRequestParts<Arc<Api>> for MayRead {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        api.caller(&parts.headers, KeyScope::Read).await.map(Self)
+    }
+}
+
+/// The tenant of a key that may also start work.
+pub(crate) struct MayWrite(pub(crate) Name);
+
+impl FromRequestParts<Arc<Api>> for MayWrite {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        api.caller(&parts.headers, KeyScope::Write).await.map(Self)
+    }
+}
+
+/// The tenant of a key that may also change how the ledger works.
+pub(crate) struct MayAdminister(pub(crate) Name);
+
+impl FromRequestParts<Arc<Api>> for MayAdminister {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        api.caller(&parts.headers, KeyScope::Admin).await.map(Self)
     }
 }

@@ -6,24 +6,30 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, StatusCode},
+    http::StatusCode,
 };
 use ledgerline_dispatch::{DEFAULT_DRAINER, DispatchError, Drained, Rewind};
 use ledgerline_event::Name;
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{Api, body, problem::Problem};
+use crate::{
+    Api,
+    access::{MayAdminister, MayRead},
+    body,
+    problem::Problem,
+};
 
 /// API Gateway waits half a minute for an answer.
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// A drainer at work may move while a rewind is prepared, and does so about once a page.
 const REWIND_ATTEMPTS: usize = 10;
 
-pub(crate) async fn list(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    MayRead(tenant): MayRead,
+) -> Result<Json<Value>, Problem> {
     let items = api.dispatch.drainer_states(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
@@ -36,10 +42,9 @@ struct Drain {
 
 pub(crate) async fn drain(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     body: Body,
 ) -> Result<Json<Drained>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let asked: Drain = body::read_or_default(body).await?;
     let drainer = asked.drainer_id.as_deref().unwrap_or(DEFAULT_DRAINER);
     let drainer = api.dispatch.drainers().get("drainerId", drainer)?;
@@ -57,11 +62,10 @@ struct Back {
 
 pub(crate) async fn rewind(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     drainer: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<Json<Rewind>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let Path(drainer) = drainer?;
     let back: Back = body::read(body).await?;
     let to = match back.to {

@@ -6,24 +6,26 @@ use axum::{
     Json,
     body::Body,
     extract::{Query, State},
-    http::HeaderMap,
 };
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, Open};
-use crate::{Api, body, problem::Problem};
+use crate::{
+    Api,
+    access::{MayAdminister, MayRead},
+    body,
+    problem::Problem,
+};
 
 /// Without ids everything open is redriven, this many at a time.
 const REDRIVE_PAGE: usize = 100;
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     asked: Asked<Open>,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     let page = api.control.failures(&tenant, asked.all, asked.limit()?, asked.cursor()?).await?;
     Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
@@ -37,10 +39,9 @@ struct Redrive {
 
 pub(crate) async fn redrive(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     body: Body,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let asked: Redrive = body::read(body).await?;
     let ids = match asked.ids {
         Some(ids) if ids.len() > REDRIVE_PAGE => {

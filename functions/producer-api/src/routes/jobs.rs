@@ -10,19 +10,23 @@ use axum::{
 };
 use ledgerline_dispatch::{AddedTasks, JobDetails, JobPage, JobSubmission, SubmittedJob, SubmittedJobTask};
 use ledgerline_event::{JobState, dag::bare_id};
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState};
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{
+    Api,
+    access::{MayRead, MayWrite},
+    body, idempotency,
+    problem::Problem,
+};
 
 pub(crate) async fn submit(
     State(api): State<Arc<Api>>,
+    MayWrite(tenant): MayWrite,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<SubmittedJob>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let mut job: JobSubmission = body::read(body).await?;
     idempotency::fill_id(&headers, "jobId", &mut job.job_id, bare_id)?;
     let submitted = api.dispatch.submit_job(&api.emitter_of(tenant), job).await?;
@@ -31,20 +35,18 @@ pub(crate) async fn submit(
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     asked: Asked<InState<JobState>>,
 ) -> Result<Json<JobPage>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     Ok(Json(api.dispatch.jobs(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<JobDetails>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     Ok(Json(api.dispatch.job(&tenant, &id?.0).await?))
 }
 
@@ -56,11 +58,10 @@ struct Addition {
 
 pub(crate) async fn add(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayWrite(tenant): MayWrite,
     id: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<(StatusCode, Json<AddedTasks>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let Path(id) = id?;
     let addition: Addition = body::read(body).await?;
     let added = api.dispatch.add_tasks(&api.emitter_of(tenant), &id, addition.tasks).await?;
@@ -69,10 +70,9 @@ pub(crate) async fn add(
 
 pub(crate) async fn resume(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayWrite(tenant): MayWrite,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let resumed = api.dispatch.resume_job(&api.emitter_of(tenant), &id?.0).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "resumed": resumed }))))
 }

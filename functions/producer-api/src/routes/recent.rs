@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Query, State},
-    http::HeaderMap,
 };
 use ledgerline_event::{Event, Millis};
-use ledgerline_ledger::{EventFilter, Order, control::api_key::KeyScope};
+use ledgerline_ledger::{EventFilter, Order};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, limit};
-use crate::{Api, problem::Problem};
+use crate::{Api, access::MayRead, problem::Problem};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -31,10 +30,9 @@ pub(crate) struct Filters {
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     filters: Asked<Filters>,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(filters) = filters?;
     let time = |field, text: Option<String>, otherwise| {
         text.map_or(Ok(otherwise), |text| Millis::parse(field, &text))

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use axum::{Json, body::Body, extract::State, http::HeaderMap, http::StatusCode};
 use ledgerline_dispatch::RecordedEvent;
 use ledgerline_event::{Invalid, MAX_AHEAD_MS, Millis, Properties};
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{Api, access::MayAdminister, body, idempotency, problem::Problem};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -31,10 +30,10 @@ struct Record {
 
 pub(crate) async fn record(
     State(api): State<Arc<Api>>,
+    MayAdminister(tenant): MayAdminister,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<RecordedEvent>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let mut record: Record = body::read(body).await?;
     idempotency::fill(&headers, "idempotencyKey", &mut record.idempotency_key)?;
     let now = (api.clock)();

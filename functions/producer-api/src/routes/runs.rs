@@ -10,19 +10,23 @@ use axum::{
 };
 use ledgerline_dispatch::{ForeignEvent, LogPlace, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
 use ledgerline_event::{Invalid, Name, RunState};
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState, Paging};
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{
+    Api,
+    access::{MayRead, MayWrite},
+    body, idempotency,
+    problem::Problem,
+};
 
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
+    MayWrite(tenant): MayWrite,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<StartedRun>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let mut run: RunSubmission = body::read(body).await?;
     idempotency::fill_id(&headers, "runId", &mut run.run_id, Name::new)?;
     let started = api.dispatch.start_run(&api.emitter_of(tenant), run).await?;
@@ -31,21 +35,19 @@ pub(crate) async fn start(
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     asked: Asked<InState<RunState>>,
 ) -> Result<Json<RunPage>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     Ok(Json(api.dispatch.runs(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
     asked: Asked<Show>,
 ) -> Result<Json<RunDetails>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(asked)) = (id?, asked?);
     let ms = asked.wait_ms.unwrap_or(0);
     if ms > WAIT_MAX_MS {
@@ -76,11 +78,10 @@ struct Cancel {
 
 pub(crate) async fn cancel(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayWrite(tenant): MayWrite,
     id: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<Json<ShownRun>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let Path(id) = id?;
     let cancel: Cancel = body::read_or_default(body).await?;
     Ok(Json(api.dispatch.cancel_run(&tenant, &id, cancel.reason.as_deref()).await?.into()))
@@ -88,11 +89,10 @@ pub(crate) async fn cancel(
 
 pub(crate) async fn events(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
     paging: Asked<Paging>,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(paging)) = (id?, paging?);
     let from = paging.cursor.as_deref().map(LogPlace::from_str).transpose()?.unwrap_or_default();
     let (items, next) = api.dispatch.run_events_from(&tenant, &id, from, paging.limit()?).await?;
@@ -101,11 +101,10 @@ pub(crate) async fn events(
 
 pub(crate) async fn append(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayWrite(tenant): MayWrite,
     id: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let Path(id) = id?;
     let event: ForeignEvent = body::read(body).await?;
     let (event, history) = api.dispatch.append_foreign(&api.emitter_of(tenant), &id, event).await?;

@@ -10,18 +10,22 @@ use axum::{
 };
 use ledgerline_dispatch::{EventSubmission, SentEventPage, SubmittedEvent};
 use ledgerline_event::{Invalid, Millis, Name};
-use ledgerline_ledger::control::api_key::KeyScope;
 use serde::Deserialize;
 
 use super::listing::{Asked, foreign_cursor, limit};
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{
+    Api,
+    access::{MayRead, MayWrite},
+    body, idempotency,
+    problem::Problem,
+};
 
 pub(crate) async fn send(
     State(api): State<Arc<Api>>,
+    MayWrite(tenant): MayWrite,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<SubmittedEvent>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let mut event: EventSubmission = body::read(body).await?;
     idempotency::fill(&headers, "idempotencyKey", &mut event.idempotency_key)?;
     let sent = api.dispatch.send_event(&api.emitter_of(tenant), event, None).await?;
@@ -38,10 +42,9 @@ pub(crate) struct OfName {
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     asked: Asked<OfName>,
 ) -> Result<Json<SentEventPage>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     let (name, limit) = (Name::new("event", asked.event)?, limit(asked.limit)?);
     let before = asked.cursor.as_deref().map(place).transpose()?;

@@ -6,62 +6,65 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, StatusCode},
+    http::StatusCode,
 };
 use ledgerline_dispatch::{NewSubscription, SampleEvent, SubscriptionChange};
 use ledgerline_event::{Event, Name};
-use ledgerline_ledger::{EventFilter, Order, control::api_key::KeyScope};
+use ledgerline_ledger::{EventFilter, Order};
 use ledgerline_subscription::Subscription;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{Api, body, problem::Problem};
+use crate::{
+    Api,
+    access::{MayAdminister, MayRead},
+    body,
+    problem::Problem,
+};
 
 /// A search for the newest event of a type ends after so many pages.
 const MAX_PAGES: usize = 50;
 
-pub(crate) async fn list(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    MayRead(tenant): MayRead,
+) -> Result<Json<Value>, Problem> {
     let items = api.dispatch.subscriptions(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     body: Body,
 ) -> Result<(StatusCode, Json<Subscription>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let new: NewSubscription = body::read(body).await?;
     Ok((StatusCode::CREATED, Json(api.dispatch.subscribe(&tenant, new).await?)))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Subscription>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     Ok(Json(api.dispatch.subscription(&tenant, &id?.0).await?))
 }
 
 pub(crate) async fn change(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     id: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<Json<Subscription>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let change: SubscriptionChange = body::read(body).await?;
     Ok(Json(api.dispatch.change_subscription(&tenant, &id?.0, change).await?))
 }
 
 pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Subscription>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     Ok(Json(api.dispatch.unsubscribe(&tenant, &id?.0).await?))
 }
 
@@ -78,10 +81,9 @@ struct Trial {
 
 pub(crate) async fn test(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     body: Body,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let trial: Trial = body::read_or_default(body).await?;
     let nothing = |detail: &str| Problem::new(StatusCode::NOT_FOUND, detail);
     let event = match (trial.event_id, trial.event, trial.event_type) {

@@ -15,19 +15,24 @@ use ledgerline_event::{
     dag::bare_id,
     keys::Scope,
 };
-use ledgerline_ledger::{EventQuery, control::api_key::KeyScope};
+use ledgerline_ledger::EventQuery;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::listing::{Asked, InState, Paging};
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{
+    Api,
+    access::{MayRead, MayWrite},
+    body, idempotency,
+    problem::Problem,
+};
 
 pub(crate) async fn submit(
     State(api): State<Arc<Api>>,
+    MayWrite(tenant): MayWrite,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<SubmittedTask>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let mut task: TaskSubmission = body::read(body).await?;
     idempotency::fill_id(&headers, "requestId", &mut task.request_id, bare_id)?;
     let submitted = api.dispatch.submit_task(&api.emitter_of(tenant), task).await?;
@@ -36,10 +41,9 @@ pub(crate) async fn submit(
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     asked: Asked<InState<TaskState>>,
 ) -> Result<Json<TaskPage>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let Query(asked) = asked?;
     Ok(Json(api.dispatch.tasks(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
 }
@@ -55,10 +59,9 @@ pub(crate) struct Shown {
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Shown>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let task = api.dispatch.task(&tenant, &id?.0).await?;
     let output = api.dispatch.task_output(&tenant, &task).await?;
     Ok(Json(Shown { task, output }))
@@ -66,11 +69,10 @@ pub(crate) async fn show(
 
 pub(crate) async fn history(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayRead(tenant): MayRead,
     id: Result<Path<String>, PathRejection>,
     paging: Asked<Paging>,
 ) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
     let (Path(id), Query(paging)) = (id?, paging?);
     let query = EventQuery::new(&tenant, Scope::Entity(TaskPending::ENTITY_TYPE, &id));
     let page = api.reader.page(&query, paging.limit()?, paging.cursor.as_deref()).await?;

@@ -9,25 +9,30 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use ledgerline_dispatch::NewWorkflowType;
-use ledgerline_ledger::control::api_key::KeyScope;
 use ledgerline_subscription::WorkflowType;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{
+    Api,
+    access::{MayAdminister, MayRead, MayWrite},
+    body, idempotency,
+    problem::Problem,
+};
 
-pub(crate) async fn list(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Read).await?;
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    MayRead(tenant): MayRead,
+) -> Result<Json<Value>, Problem> {
     let items = api.dispatch.workflow_types(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     body: Body,
 ) -> Result<(StatusCode, Json<WorkflowType>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     let new: NewWorkflowType = body::read(body).await?;
     let made = new.created_at((api.clock)())?;
     api.dispatch.register(&tenant, &made).await?;
@@ -36,10 +41,9 @@ pub(crate) async fn create(
 
 pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
-    headers: HeaderMap,
+    MayAdminister(tenant): MayAdminister,
     workflow_type: Result<Path<String>, PathRejection>,
 ) -> Result<Json<WorkflowType>, Problem> {
-    let tenant = api.caller(&headers, KeyScope::Admin).await?;
     Ok(Json(api.dispatch.unregister(&tenant, &workflow_type?.0).await?))
 }
 
@@ -52,11 +56,11 @@ struct Start {
 
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
+    MayWrite(tenant): MayWrite,
     headers: HeaderMap,
     workflow_type: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let tenant = api.caller(&headers, KeyScope::Write).await?;
     let Path(workflow_type) = workflow_type?;
     let start: Start = body::read_or_default(body).await?;
     let key = idempotency::key(&headers)?;
