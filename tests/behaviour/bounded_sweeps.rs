@@ -169,6 +169,26 @@ async fn alerts_of_a_tenant_and_minute_are_one_message_and_those_of_the_version_
     assert!(told.lock().unwrap().is_empty(), "each once");
 }
 
+#[tokio::test]
+async fn an_event_that_too_many_subscriptions_match_is_told_once_by_the_next_sweep() {
+    let (ledger, told) = (Ledger::start().await, Told::default());
+    let dispatch = telling(&ledger, &told).await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    for _ in 0..12 {
+        ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+    }
+    ledger.save(event("t", "e1", ledger.now())).await;
+    dispatch.wake(BTreeSet::from([name("t")]), None).await.unwrap();
+    assert!(told.lock().unwrap().is_empty(), "a wake-up does not wait for Slack");
+    for _ in 0..3 {
+        ledger.advance(120_000);
+        dispatch.sweep(None).await.unwrap();
+    }
+    let told = told.lock().unwrap().clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("12 subscriptions match"), "{told:?}");
+}
+
 /// Tenants, each with an event for a drainer that has a schedule of its own.
 async fn scheduled(ledger: &Ledger, count: usize) -> Vec<String> {
     let tenants: Vec<String> = (0..count).map(|n| format!("tenant-{n:02}")).collect();
@@ -329,7 +349,8 @@ async fn a_sender_hears_no_error_of_an_accepted_event_though_a_run_that_waits_is
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);
     let dispatch = dispatcher(&store, &[]).await;
-    let emitter = Emitter::new(&store.clients, &store.names, name("t"), name("test"));
+    let clock: Clock = Arc::new(|| at(BEGINNING));
+    let emitter = Emitter::with_clock(&store.clients, &store.names, name("t"), name("test"), clock);
     for (event_type, correlation_id, data) in [
         ("run_created", None, json!({"workflowName": "order", "input": {}})),
         ("run_started", None, json!({})),

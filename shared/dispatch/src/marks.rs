@@ -1,8 +1,8 @@
 //! Marks: a drainer left something undone for a tenant.
 //!
-//! A mark is put before the lease is released. A sweep that found everything settled deletes the marks that it read before
-//! its visit, each on two conditions: no process with a later fence has put it since, and no process that never held the
-//! lease has renewed its nonce since. Marks are spread over several partitions. Those of the version before are in one of
+//! A mark is put before the lease is released, and each put renews its nonce. A sweep that found everything settled deletes
+//! the marks that it read before its visit, and only if no process has put them again since. Sweeps of the version before
+//! compare fences alone. Marks are spread over several partitions. Those of the version before are in one of
 //! their own, which is read and cleared as well.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -34,7 +34,7 @@ pub(crate) struct Mark {
     pk: String,
     #[serde(rename = "SK")]
     sk: String,
-    /// Renewed by each process that marks a visit without having held the lease.
+    /// A new one with each put. Marks of the version before have none.
     #[serde(default)]
     nonce: Option<String>,
 }
@@ -86,8 +86,9 @@ impl Dispatch {
         let update = self
             .control
             .update(&keys::dirty_mark(tenant, drainer))
-            .update_expression("SET fence = :fence, markedAt = :now")
+            .update_expression("SET nonce = :nonce, fence = :fence, markedAt = :now")
             .condition_expression("attribute_not_exists(fence) OR fence <= :fence")
+            .expression_attribute_values(":nonce", text(&self.new_event_id()))
             .expression_attribute_values(":fence", number(fence))
             .expression_attribute_values(":now", number(self.now().get()));
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {

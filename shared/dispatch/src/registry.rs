@@ -223,7 +223,8 @@ impl Dispatch {
         let mark = self
             .control
             .update_for_transaction(&keys::dirty_mark(tenant, drainer))
-            .update_expression("SET fence = if_not_exists(fence, :zero), markedAt = :now")
+            .update_expression("SET nonce = :nonce, fence = if_not_exists(fence, :zero), markedAt = :now")
+            .expression_attribute_values(":nonce", text(&self.new_event_id()))
             .expression_attribute_values(":zero", number(0))
             .expression_attribute_values(":now", number(self.now().get()))
             .build()

@@ -200,7 +200,8 @@ impl Dispatch {
         let mark = self
             .control
             .update_for_transaction(&keys::dirty_mark(tenant, &rewind.drainer_id))
-            .update_expression("SET fence = :fence, markedAt = :now")
+            .update_expression("SET nonce = :nonce, fence = :fence, markedAt = :now")
+            .expression_attribute_values(":nonce", text(&self.new_event_id()))
             .expression_attribute_values(":fence", number(record.fence + 1))
             .expression_attribute_values(":now", number(self.now().get()))
             .build()
