@@ -328,6 +328,22 @@ fn named_in<'a>(source: &'a str, reads: &str) -> BTreeSet<&'a str> {
     source.split(&call).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
+/// The source of a function's wiring: its own, and those methods of the shared environment that it calls.
+fn wiring_source(folder: &str, file: &str) -> String {
+    let mut source = std::fs::read_to_string(format!("{ROOT}/{folder}/src/{file}")).unwrap();
+    let shared = std::fs::read_to_string(format!("{ROOT}/shared/lambda/src/environment.rs")).unwrap();
+    for method in shared.split("    pub ").skip(1) {
+        let name =
+            method.trim_start_matches("async ").strip_prefix("fn ").and_then(|rest| rest.split('(').next());
+        if let Some(name) = name
+            && [format!(".{name}("), format!("::{name}(")].iter().any(|call| source.contains(call))
+        {
+            source.push_str(method);
+        }
+    }
+    source
+}
+
 /// The crate that wires a function, and the file in which it does. Whoever has workflows has a crate around ours.
 fn wired_in(function: &Value) -> (&str, &str) {
     match text(&function["CodeUri"]) {
@@ -354,7 +370,7 @@ fn every_function_is_given_the_variables_that_it_reads_and_no_others() {
     assert_eq!(declared, crates);
     for (id, function) in functions {
         let (folder, file) = wired_in(function);
-        let main = std::fs::read_to_string(format!("{ROOT}/{folder}/src/{file}")).unwrap();
+        let main = wiring_source(folder, file);
         let (required, optional) = (named_in(&main, "required"), named_in(&main, "optional"));
         assert!(required.contains("STAGE"), "{id}: {required:?}");
         let given: BTreeSet<String> = variables(function).union(&for_all).cloned().collect();

@@ -1,50 +1,30 @@
 //! Wires the dispatcher to its tables, bus and queues.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dispatcher::Handler;
 use lambda_runtime::{LambdaEvent, service_fn};
-use ledgerline_alert::Slack;
-use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
-use ledgerline_ledger::{
-    Clients, Names, optional, required, system_clock,
-    telemetry::{Metrics, init_logs},
-};
+use ledgerline_dispatch::DispatchOptions;
+use ledgerline_lambda::{Environment, deadline};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// Left of the invocation's time for letting go cleanly.
+/// Left of the invocation's time for releasing leases and sending alerts.
 const RESERVE: Duration = Duration::from_secs(10);
 /// A wake-up of the stream holds up those behind it: a backlog is for the sweep.
 const WAKE_UP: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
-    init_logs();
-    let stage = required("STAGE")?;
-    let names = Names {
-        events_table: required("EVENTS_TABLE")?,
-        control_table: required("CONTROL_TABLE")?,
-        bus: required("EVENT_BUS")?,
-        payload_bucket: required("PAYLOAD_BUCKET")?,
-        ..Names::of_stage(&stage)
-    };
-    let clients = Clients::from_environment().await;
+    let environment = Environment::read().await?.with_events_table()?;
     let options = DispatchOptions {
-        queues: QueueUrls {
-            tasks: required("TASK_QUEUE_URL")?,
-            task_dead_letters: required("TASK_DEAD_LETTER_QUEUE_URL")?,
-            runs: required("RUN_QUEUE_URL")?,
-        },
-        drainers: Drainers::parse(&optional("DRAINERS").unwrap_or_default())?,
-        slack: Some(Slack::new(clients.ssm.clone(), required("SLACK_WEBHOOK_PARAMETER")?)),
-        metrics: Metrics::new(&stage, "dispatcher"),
-        ledger_flag: format!("--stage {stage}"),
-        clock: system_clock(),
+        drainers: environment.drainers()?,
+        slack: Some(environment.slack()?),
+        ..environment.dispatch_options(environment.metrics("dispatcher"))?
     };
-    let handler = &Handler { dispatch: Dispatch::new(&clients, &names, options)? };
+    let handler = &Handler { dispatch: environment.dispatch(options)? };
     let service = service_fn(|event: LambdaEvent<Value>| async move {
-        let mut deadline = deadline(event.context.deadline);
+        let mut deadline = deadline(event.context.deadline, RESERVE);
         if dispatcher::tenants(&event.payload).is_some() {
             deadline = deadline.min(Instant::now() + WAKE_UP);
         }
@@ -53,10 +33,4 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         Ok::<_, lambda_runtime::Error>(answer)
     });
     lambda_runtime::run(service).await
-}
-
-/// When to stop, by the invocation's end in epoch milliseconds.
-fn deadline(ends_at: u64) -> Instant {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Instant::now() + Duration::from_millis(ends_at).saturating_sub(now).saturating_sub(RESERVE)
 }

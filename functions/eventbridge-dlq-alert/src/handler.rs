@@ -3,10 +3,11 @@
 //! Each failure is kept first; only then is anybody told. While Slack is down the messages
 //! go back to the queue, and a message whose failure was already told of is not told again.
 
-use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
 use ledgerline_alert::Slack;
 use ledgerline_event::{Millis, Name};
+use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{
     Clock, Payloads,
     control::{
@@ -35,7 +36,7 @@ pub struct Handler {
     pub control: ControlTable,
     pub payloads: Payloads,
     pub slack: Slack,
-    /// Who sees failures that name no tenant.
+    /// The tenant that gets the failures that name none.
     pub operator_tenant: Name,
     /// How a person names this ledger on the command line: `--stage dev`, `--local`.
     pub ledger_flag: String,
@@ -44,7 +45,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Keeps and tells; what is named in the answer goes back to the queue.
+    /// Stores the failures and alerts; the messages that the answer names go back to the queue.
     pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
         let now = (self.clock)();
         let kept = join_all(batch.records.iter().map(|record| async move {
@@ -95,7 +96,7 @@ impl Handler {
         response
     }
 
-    /// Without this note a redelivered message would be told twice; that is all that is lost.
+    /// Records that the alert was sent. If a write fails, a redelivered message only alerts once more.
     async fn note_told(&self, failures: &[&FailedDelivery], now: Millis) {
         for noted in join_all(failures.iter().map(|failure| self.control.failure_alerted(failure, now))).await
         {
@@ -109,7 +110,8 @@ impl Handler {
 fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedDelivery {
     let body = record.body.clone().unwrap_or_default();
     let event: Value = serde_json::from_str(&body).unwrap_or_default();
-    // Somebody else's text: no more of it than a person reads, or the record would not fit the table.
+    // Senders and EventBridge write these texts at any length. The record keeps as much as a person reads, so that
+    // it fits the table.
     let text = |value: &Value| value.as_str().map(|text| text.chars().take(MAX_TEXT).collect::<String>());
     let attribute = |name: &str| text(&json!(record.message_attributes.get(name)?.string_value));
 
@@ -197,12 +199,6 @@ fn what_to_do(failure: &FailedDelivery, ledger_flag: &str) -> String {
 fn escaped(text: &str) -> String {
     let short: String = text.chars().take(300).collect();
     short.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-fn item_failure(record: &SqsMessage) -> BatchItemFailure {
-    let mut failure = BatchItemFailure::default();
-    failure.item_identifier = record.message_id.clone().unwrap_or_default();
-    failure
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Wires the alert to the dead-letter queue, the control table and the webhook's parameter.
 
-use aws_lambda_events::event::sqs::SqsEvent;
 use eventbridge_dlq_alert::Handler;
-use lambda_runtime::{LambdaEvent, service_fn};
 use ledgerline_alert::Slack;
 use ledgerline_event::Name;
+use ledgerline_lambda::serve_queue;
 use ledgerline_ledger::{
     Clients, Payloads,
     control::ControlTable,
@@ -25,8 +24,5 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         metrics: Metrics::new(&required("STAGE")?, "eventbridge-dlq-alert"),
         clock: system_clock(),
     };
-    let service = service_fn(|event: LambdaEvent<SqsEvent>| async move {
-        Ok::<_, std::convert::Infallible>(handler.handle(event.payload).await)
-    });
-    lambda_runtime::run(service).await
+    serve_queue(|batch| handler.handle(batch)).await
 }

@@ -40,7 +40,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// The API of a stage. Events that nobody gives an app come from `api`.
+    /// The API of a stage. An event whose request names no app comes from the app `api`.
     pub fn new(
         clients: Clients,
         names: Names,
@@ -49,7 +49,7 @@ impl Api {
         clock: Clock,
     ) -> Result<Self, ledgerline_event::Invalid> {
         let name = |text| Name::new("app", text);
-        // The tenant is that of the caller's key, each time anew.
+        // Each request replaces the tenant by the one of the caller's key.
         let emitter = Emitter::with_clock(&clients, &names, name("api")?, name("api")?, clock.clone())
             .within(|origin| {
                 origin.context.source = Some("api".into());

@@ -27,7 +27,7 @@ pub(crate) async fn count(State(api): State<Arc<Api>>, request: Request, next: N
     response
 }
 
-/// A path without what may not be in a log: whoever reads a hook's token may use it.
+/// A path as the log may show it, without a hook's token: every reader of the log could use the token.
 fn shown(path: &str) -> &str {
     const HOOKS: &str = "/api/hooks/";
     if path.starts_with(HOOKS) { HOOKS } else { path }

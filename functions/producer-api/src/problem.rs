@@ -103,7 +103,7 @@ impl From<DispatchError> for Problem {
                 let detail = "too many change the same thing at this moment, and nothing was done; try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             }
-            // What is claimed is finished by a later sweep, so nobody here can say that nothing happened.
+            // A later sweep resumes what this request has claimed, so the answer cannot say that nothing happened.
             DispatchError::Store(_)
             | DispatchError::NotCalled(_)
             | DispatchError::Emit(_)

@@ -3,10 +3,11 @@
 //! A record has one of three ends: its event is in the table; it can never be, and then it
 //! is in the dead-letter queue with the reason; or it goes back to the queue.
 
-use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_sdk_sqs::types::MessageAttributeValue;
 use futures::future::join_all;
 use ledgerline_event::{Admitted, Invalid, Refusal, admit};
+use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, DETAIL_TYPE, Outcome, SaveError, Saver, StoreError, telemetry::Metrics};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -98,7 +99,7 @@ impl Handler {
         counts.failed = returned.len();
         self.metrics.count(now, &counts.named());
         let mut response = SqsBatchResponse::default();
-        response.batch_item_failures = returned.into_iter().map(failure).collect();
+        response.batch_item_failures = returned.into_iter().map(item_failure).collect();
         response
     }
 
@@ -188,12 +189,6 @@ impl Counts {
             ("Failed", self.failed),
         ]
     }
-}
-
-fn failure(record: &SqsMessage) -> BatchItemFailure {
-    let mut failure = BatchItemFailure::default();
-    failure.item_identifier = record.message_id.clone().unwrap_or_default();
-    failure
 }
 
 /// Text that SQS takes: no control characters, not without end.

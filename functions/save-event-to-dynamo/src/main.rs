@@ -1,7 +1,6 @@
 //! Wires the saver to its queue, tables and dead-letter queue.
 
-use aws_lambda_events::event::sqs::SqsEvent;
-use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline_lambda::serve_queue;
 use ledgerline_ledger::{
     Saver,
     control::ControlTable,
@@ -24,8 +23,5 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         metrics: Metrics::new(&required("STAGE")?, "save-event-to-dynamo"),
         clock: system_clock(),
     };
-    let service = service_fn(|event: LambdaEvent<SqsEvent>| async move {
-        Ok::<_, std::convert::Infallible>(handler.handle(event.payload).await)
-    });
-    lambda_runtime::run(service).await
+    serve_queue(|batch| handler.handle(batch)).await
 }

@@ -1,11 +1,12 @@
 //! From dead letters of the task queue to ended tasks.
 //!
-//! A message leaves the queue only when its task has ended or is on the task queue again. One that is no task stays:
-//! nobody can be told whose it is, and an alarm on the age of the oldest message tells an operator.
+//! A message leaves the queue only when its task has ended or is on the task queue again. A message that is no task
+//! stays: it names no tenant that could be notified, and the `NoTask` alarm notifies an operator.
 
-use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
 use ledgerline_dispatch::{Buried, Dispatch, DispatchError, TaskMessage};
+use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
 
 /// What the function needs.
@@ -24,7 +25,7 @@ enum Outcome {
 }
 
 impl Handler {
-    /// Ends what has to be ended; what is named in the answer goes back to the queue.
+    /// Ends the task of each message or puts it back; the messages that the answer names go back to the queue.
     pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
         let settled = join_all(
             batch.records.iter().map(|record| async move { (record, Box::pin(self.settle(record)).await) }),
@@ -73,10 +74,4 @@ impl Handler {
             Err(error) => Outcome::Failed(error),
         }
     }
-}
-
-fn item_failure(record: &SqsMessage) -> BatchItemFailure {
-    let mut failure = BatchItemFailure::default();
-    failure.item_identifier = record.message_id.clone().unwrap_or_default();
-    failure
 }

@@ -3,9 +3,10 @@
 //! A message only says that there may be something to do for a run. What must not be forgotten is in the run's record,
 //! and the sweep finds it there.
 
-use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent};
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent};
 use futures::future::join_all;
 use ledgerline_dispatch::{DispatchError, RunMessage, RunsSwept};
+use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
 use ledgerline_workflow::{Runner, Visited};
 use tokio::time::Instant;
@@ -53,9 +54,7 @@ impl Handler {
         let mut response = SqsBatchResponse::default();
         for (record, seen) in join_all(visits).await {
             if !seen.is_done() {
-                let mut failure = BatchItemFailure::default();
-                failure.item_identifier = record.message_id.clone().unwrap_or_default();
-                response.batch_item_failures.push(failure);
+                response.batch_item_failures.push(item_failure(record));
             }
         }
         response

@@ -1,4 +1,4 @@
-//! Where messages about runs come from, when nobody calls with them as Lambda does.
+//! The source of run messages outside of Lambda, where the process polls the run queue itself.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! `workflow-runner`: takes runs from the run queue and executes them as far as they go.
 //!
-//! It is a library, because what is executed is somebody's own: a program registers its workflows and calls [`serve`].
+//! It is a library, because users write the workflows: their program registers the workflows and calls [`serve`].
 //! The same program is the function on Lambda and a process anywhere else.
 //!
 //! ```no_run

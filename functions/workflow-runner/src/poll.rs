@@ -14,7 +14,8 @@ const RECEIVE_MAX: usize = 10;
 /// The first rest after a queue that does not answer, and the longest.
 const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What is on its way when somebody asks to stop comes within this; it would be hidden from others for a long time.
+/// How long a stopping poller waits for the answer to its last receive. Messages of an answer that it misses stay
+/// hidden from other runners for a long time.
 const LAST_LETTERS: Duration = Duration::from_millis(300);
 
 /// How to take runs.
@@ -52,7 +53,7 @@ pub async fn poll(handler: Handler, inbox: impl Inbox, polling: Polling, mut sto
                 polled = &mut receiving => Some(polled),
             }
         };
-        // A poll that is given up may have been answered all the same: the sweep sends such a run again.
+        // The queue may still have answered an abandoned receive. The sweep sends the runs of those messages again.
         let Some(polled) = polled else { break };
         match polled {
             Ok(letters) => {
@@ -113,7 +114,7 @@ async fn wind_up(mut visits: JoinSet<()>, grace: Duration) {
 }
 
 async fn asked(stop: &mut watch::Receiver<bool>) {
-    // Whoever could ask is gone: there is nobody to work for.
+    // An error means that the sender is gone; that counts as a request to stop.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

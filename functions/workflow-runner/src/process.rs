@@ -67,7 +67,7 @@ pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
             stop.send_replace(true);
             tokio::select! {
                 () = polling => {}
-                // Whoever asks twice does not want to wait; others go on with the runs when their leases end.
+                // The second interrupt exits at once; other runners continue the runs when the leases expire.
                 again = interrupted() => again?,
             }
         }

@@ -1,4 +1,4 @@
-//! `POST /api/hooks/{token}`: data for a run, from whoever knows the token.
+//! `POST /api/hooks/{token}`: a sender that knows the token sends data to a run.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) async fn receive(
     body: Body,
 ) -> Result<(StatusCode, Json<Received>), Problem> {
     let unknown = || Problem::new(StatusCode::NOT_FOUND, "hooks: no hook has this token");
-    // No hook can have a token that is no name; and what it is like is nobody's business.
+    // No hook has a token that is not a valid name. The sender gets the same answer as for an unknown token.
     let token = token.ok().and_then(|Path(token)| Name::new("token", token).ok()).ok_or_else(unknown)?;
     let caller = match headers.contains_key(AUTHORIZATION) {
         true => Some(api.caller(&headers, KeyScope::Write).await),
@@ -46,7 +46,8 @@ pub(crate) async fn receive(
         HookAnswer::Gone => {
             Err(Problem::new(StatusCode::GONE, "hooks: the hook was disposed of, or its run has ended"))
         }
-        // Senders may have an `Authorization` of their own, which a token that is a credential makes no use of.
+        // A sender may set an `Authorization` header for its own purposes. A token that is a credential works
+        // whatever the header says, so a bad key is reported only if no hook was found.
         HookAnswer::Unknown => Err(caller.and_then(Result::err).unwrap_or_else(unknown)),
     }
 }

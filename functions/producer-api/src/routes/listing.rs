@@ -19,7 +19,7 @@ pub(crate) struct Paging {
     pub(super) cursor: Option<String>,
 }
 
-/// The same of things that are in some state.
+/// The same, for entities in one state.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InState<S> {
@@ -28,11 +28,11 @@ pub(crate) struct InState<S> {
     pub(super) cursor: Option<String>,
 }
 
-/// The same of things that somebody has to see to.
+/// The same, for failed deliveries and parked starts that wait for an operator.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Open {
-    /// Also those that nobody has to see to.
+    /// Also those that do not wait for an operator: redriven deliveries, and starts that are still retried.
     #[serde(default)]
     pub(super) all: bool,
     limit: Option<usize>,

@@ -1,0 +1,23 @@
+//! Batches of a queue: each message is done, or comes again by itself.
+
+use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
+use lambda_runtime::{LambdaEvent, service_fn};
+
+/// Answers batches of a queue for as long as Lambda sends some.
+pub async fn serve_queue<F>(handle: impl Fn(SqsEvent) -> F) -> Result<(), lambda_runtime::Error>
+where
+    F: Future<Output = SqsBatchResponse>,
+{
+    let handle = &handle;
+    lambda_runtime::run(service_fn(|event: LambdaEvent<SqsEvent>| async move {
+        Ok::<_, std::convert::Infallible>(handle(event.payload).await)
+    }))
+    .await
+}
+
+/// Says that a message is not done and has to come again.
+pub fn item_failure(message: &SqsMessage) -> BatchItemFailure {
+    let mut failure = BatchItemFailure::default();
+    failure.item_identifier = message.message_id.clone().unwrap_or_default();
+    failure
+}
