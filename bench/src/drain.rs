@@ -161,7 +161,7 @@ impl Bench {
     fn check(&self, passed: Passed) -> anyhow::Result<()> {
         let expected = Passed { events: EVENTS, starts: STARTS };
         ensure!(passed == expected, "{passed:?} instead of {expected:?}");
-        // Nobody works on what was started, and full queues are no part of the comparison.
+        // No worker handles the started tasks, and full queues are not part of the comparison.
         let (queues, names) = (self.services.embedded.queues(), &self.services.names);
         queues.purge(&names.task_queue)?;
         queues.purge(&names.ingest_queue)?;

@@ -1,4 +1,4 @@
-//! What tenants cost that nothing happens to: the requests of a sweep, and those that name one of them.
+//! What idle tenants cost: all requests of a sweep, and the requests that name an idle tenant.
 
 use std::{
     ops::Range,
@@ -24,9 +24,9 @@ use crate::{
 
 const TENANTS: usize = 100;
 const PREFIX: &str = "idle-tenant-";
-/// How long ago their last event was.
+/// How long ago each idle tenant had its last event.
 const AGE_MS: u64 = 3_600_000;
-/// Everybody is visited once an hour.
+/// The drainers visit every tenant once in this time.
 const ROUND_MS: u64 = 3_600_000;
 
 /// Adds the requests of sweeps over one and over many idle tenants.

@@ -1,5 +1,5 @@
-//! A DynamoDB client that notes what each request weighs and costs, whoever makes it: so it is
-//! our own requests that are measured, not ones made up to resemble them.
+//! A DynamoDB client that records the size and the cost of each request that goes through it. The bench
+//! therefore measures the product's own requests, not requests that imitate them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

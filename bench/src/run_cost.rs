@@ -133,7 +133,7 @@ async fn execute(pipeline: &RunPipeline, run_id: &Name, meanwhile: &Meanwhile<'_
 }
 
 impl RunCost {
-    /// What the API, the runner and whoever wakes the run ask for.
+    /// The requests that start, wake and execute the run.
     fn of_run(&self) -> Counted {
         self.begin.clone().and(&self.work)
     }

@@ -1,4 +1,4 @@
-//! When runs end, as the services of a running local mode see it: whoever waits for one need not ask again and again.
+//! When runs end, as the services of a running local mode see it, so that the bench need not poll the runs.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 type Waiting = HashMap<String, oneshot::Sender<Instant>>;
 
-/// The runs whose end somebody waits for.
+/// The runs whose end the bench waits for.
 #[derive(Clone, Default)]
 pub(crate) struct RunEnds(Arc<Mutex<Waiting>>);
 
@@ -23,7 +23,7 @@ impl RunEnds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever waits once the end of a run is in its log: its runner is not answered yet.
+    /// Notifies the waiting receiver as soon as the end of a run is in its log, before the runner gets its answer.
     pub(crate) fn hook(&self) -> Hook {
         let ends = self.clone();
         Arc::new(move |call: Call, moment| {
@@ -31,14 +31,14 @@ impl RunEnds {
                 && let Some(run_id) = ended(&call)
                 && let Some(waiting) = ends.waiting().remove(&run_id)
             {
-                // Whoever waited may have given up.
+                // The receiver may have given up.
                 let _ = waiting.send(Instant::now());
             }
             async { Verdict::Proceed }.boxed()
         })
     }
 
-    /// When this run, which is about to be started, has ended.
+    /// Receives the time at which this run ends. Call it before the run starts.
     pub(crate) fn of(&self, run_id: &str) -> oneshot::Receiver<Instant> {
         let (sender, receiver) = oneshot::channel();
         self.waiting().insert(run_id.to_owned(), sender);

@@ -29,11 +29,11 @@ use crate::{
 const SETTLED_MS: u64 = 6_000;
 const BEGIN: u64 = 1_767_453_739_643;
 
-/// What was asked of the services, and what it took.
+/// The requests to the services, and the capacity that they consumed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     requests: BTreeMap<(Service, String), u64>,
-    /// Of the control table, by whoever starts, wakes and executes runs.
+    /// Of the control table, by the parts that start, wake and execute runs.
     pub(crate) runs: Reading,
     /// Of the control table, by the saver.
     pub(crate) marks: Reading,

@@ -226,7 +226,7 @@ pub enum RunStateArg {
     Completed,
     /// It ended with an error
     Failed,
-    /// Somebody ended it
+    /// A cancel request ended it
     Cancelled,
 }
 

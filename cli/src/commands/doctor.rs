@@ -144,7 +144,7 @@ async fn queue(target: &Target, part: &'static str, name: &str, should_be_empty:
         Ok(found) => found.queue_url.unwrap_or_default(),
         Err(error) => return missing(part, name, StoreError::new("GetQueueUrl", error)),
     };
-    // A message that somebody is just trying to handle is there all the same.
+    // Messages in flight count too: their receiver has not handled them yet.
     let asked = [
         QueueAttributeName::ApproximateNumberOfMessages,
         QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
@@ -168,7 +168,7 @@ async fn bucket(target: &Target) -> Check {
     }
 }
 
-/// Without a webhook alerts are only in the log: that works, and should be known.
+/// Without a webhook alerts go only to the log. That works, and an operator should know it.
 async fn webhook(target: &Target) -> Check {
     let name = &target.names.slack_webhook_parameter;
     let answer = target.clients.ssm.get_parameter().name(name).send().await;

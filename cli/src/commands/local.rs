@@ -51,7 +51,7 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
     stop(local, output).await
 }
 
-/// Whether the demo came to its end before somebody wanted to leave.
+/// Shows the demo; `false` if the user interrupted it before its end.
 async fn show_demo(local: &Local, data: &Path, output: Output) -> anyhow::Result<bool> {
     let worker = demo::worker(local, data).await?;
     let shown = tokio::select! {
@@ -69,7 +69,7 @@ async fn stop(local: Local, output: Output) -> anyhow::Result<ExitCode> {
     }
     tokio::select! {
         () = local.stop() => Ok(ExitCode::SUCCESS),
-        // Whoever asks twice does not want to wait; what was not acknowledged comes again.
+        // The second interrupt ends the process at once; the queues redeliver what was not acknowledged.
         again = interrupted() => again.map(|()| ExitCode::FAILURE),
     }
 }
@@ -85,7 +85,7 @@ fn command(data: &Path) -> String {
 
 fn greeting(local: &Local, data: &Path) -> String {
     let state = &local.state;
-    // A log that the output is redirected to may be read by others.
+    // Other users may read the file that the output is redirected to, so the key is not printed there.
     let (shown_key, key) = match std::io::stdout().is_terminal() {
         true => (state.api_key.clone(), state.api_key.as_str()),
         false => (format!("apiKey in {}", LocalState::file(data).display()), "$KEY"),

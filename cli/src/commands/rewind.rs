@@ -113,7 +113,7 @@ async fn go_back(dispatch: &Dispatch, tenant: &Name, plan: Rewind, to: &str) -> 
     Ok(plan)
 }
 
-/// Drains in this process, or watches whoever does, until everything is handled again.
+/// Drains in this process, or watches the process that holds the lease, until the drainer has caught up again.
 async fn follow(dispatch: &Dispatch, tenant: &Name, done: &mut Rewind, before: u64) -> anyhow::Result<End> {
     let interrupted = interruption();
     let mut progress = Progress::new(done.events.unwrap_or_default());
@@ -144,7 +144,7 @@ async fn follow(dispatch: &Dispatch, tenant: &Name, done: &mut Rewind, before: u
     }
 }
 
-/// Becomes true with the first Ctrl-C: the lease is let go first. Whoever asks twice does not want to wait.
+/// Becomes true with the first Ctrl-C, so that the drain releases its lease first. The second Ctrl-C exits at once.
 fn interruption() -> watch::Receiver<bool> {
     let (asked, interrupted) = watch::channel(false);
     tokio::spawn(async move {

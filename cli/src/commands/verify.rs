@@ -17,7 +17,7 @@ use crate::{
     target::Target,
 };
 
-/// Whoever waits longer than this is shown how far it is.
+/// A verification that takes longer than this shows its progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> anyhow::Result<ExitCode> {
@@ -97,7 +97,7 @@ fn conclusion(verified: &Verified) -> String {
     format!("{}: {said}", of.map(|(count, what)| counted(count, what)).join(", "))
 }
 
-/// How far it is, on a terminal, for those who have to wait.
+/// Shows the progress of a long verification on a terminal.
 struct Progress {
     began: Instant,
     bar: Option<ProgressBar>,

@@ -35,7 +35,7 @@ pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> an
     }
     tokio::select! {
         () = working => Ok(ExitCode::SUCCESS),
-        // Whoever asks three times does not want to wait; what runs is killed, and runs again after its lease.
+        // The third interrupt kills the running tasks; each runs again when its lease expires.
         asked = interrupted() => asked.map(|()| ExitCode::FAILURE),
     }
 }

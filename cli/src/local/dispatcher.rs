@@ -1,4 +1,4 @@
-//! The dispatcher of local mode: the gateway sees every write and wakes it in the stream's stead.
+//! The dispatcher of local mode. The gateway sees every write and wakes the dispatcher, as the stream does on AWS.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -11,21 +11,22 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::visits::Visits;
 
-/// Tenants that have something new. The dispatcher that runs holds the lock: one that is started again goes on with them.
+/// Tenants that have something new. The running dispatcher holds the lock; one that is restarted goes on with the
+/// tenants that are left.
 pub(super) type WakeUps = Arc<Mutex<mpsc::UnboundedReceiver<WakeUp>>>;
 
-/// Events of runs come in dozens, and few subscribe to them: draining after each would keep the store busier than the
-/// runs themselves do. Whoever subscribes hears of them this much later.
+/// Runs emit events in dozens, and few subscriptions match those: a drain after each event would keep the store
+/// busier than the runs themselves do. The drain for such an event starts this much later.
 const PATIENCE_MS: u64 = 2_000;
 
-/// Whom something new is about, and whether it can wait a little.
+/// The tenant that has something new, and whether its drain can wait a little.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WakeUp {
     tenant: Name,
     can_wait: bool,
 }
 
-/// A hook that tells of every tenant whose events, subscriptions or cursors change; `inner` is asked first.
+/// A hook that wakes every tenant whose events, subscriptions or cursors change; it calls `inner` first.
 pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
     let (sender, wake_ups) = mpsc::unbounded_channel();
     let names = Arc::new((names.events_table.clone(), names.control_table.clone()));
@@ -38,7 +39,7 @@ pub(super) fn waking(names: &Names, inner: Option<Hook>) -> (Hook, WakeUps) {
             };
             if moment == (Moment::After { status: 200 }) && call.service == Service::DynamoDb {
                 for wake_up in changed(&call, &names.0, &names.1) {
-                    // Nobody listens any more when local mode stops.
+                    // The receiver is dropped when local mode stops.
                     let _ = sender.send(wake_up);
                 }
             }
@@ -84,7 +85,7 @@ fn changed(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp> {
         .collect()
 }
 
-/// Drains whoever is woken, whoever wants to be visited again, and sweeps as often as on AWS.
+/// Visits every tenant that is woken or that a visit says to visit again, and sweeps as often as on AWS.
 pub(super) async fn run(
     dispatch: Dispatch,
     wake_ups: WakeUps,
@@ -94,7 +95,7 @@ pub(super) async fn run(
 ) {
     let mut wake_ups = wake_ups.lock().await;
     let mut visits = Visits::default();
-    // Nobody else can be draining this folder: a lease from before belonged to a process that is gone.
+    // No other process drains this folder: a lease from before belongs to a process that is gone.
     let first = dispatch.clone();
     visits.sweep(async move {
         first.break_leases().await?;

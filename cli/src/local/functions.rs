@@ -81,14 +81,15 @@ pub(super) async fn start(
         Box::new(move || Box::pin(check_health(health.clone(), every, until.clone())));
     let mut pollers = vec![run("health-check".into(), check)];
     for source in wiring.sources {
-        // Whoever had received messages of this queue died with the process before. Only a program that takes runs may
-        // have lived on: the run that it has is delivered once more, and found to be held.
+        // The receivers of this queue's messages died with the previous process. Only a program with its own runner
+        // may still be alive: the message of its run is delivered once more, and the runner that gets it finds the
+        // run held.
         embedded.queues().release(&source.queue)?;
-        // It takes as many at once as it can, so it does not poll like the others.
+        // The workflow runner polls by itself, for as many messages as it has free slots.
         if source.function == "workflow-runner" {
             continue;
         }
-        // Where batches wait to become large, only one collects.
+        // With a batching window, one poller collects the whole batch.
         let concurrency = if source.window_seconds == 0 { CONCURRENCY } else { 1 };
         for number in 1..=concurrency {
             let (save, alert, task_dlq) = (save.clone(), alert.clone(), task_dlq.clone());

@@ -231,7 +231,7 @@ impl Local {
             LocalWorker::start(&dispatch, &clients, task_queue, config, options.clock.clone(), &supervisor)
         });
 
-        // Last: whoever sees the file may call at once.
+        // Last: a program that finds the file may call at once.
         state::write(&state, &options.data)?;
         Ok(Self {
             state,

@@ -54,7 +54,7 @@ impl LocalRunner {
         clock: Clock,
         supervisor: &Supervisor,
     ) -> anyhow::Result<Self> {
-        // Whoever gives it workflows leaves the runs to it: a lease from before belonged to a process that is gone.
+        // A caller that passes workflows leaves all runs to this runner: an old lease is that of a dead process.
         dispatch.break_run_leases().await?;
         let runner = Runner::new(dispatch.clone(), workflows, RunnerOptions::default());
         runner.publish().await?;
@@ -83,7 +83,7 @@ impl LocalRunner {
     }
 }
 
-/// Looks after runs whose time has come, as often as on AWS, and at once what an earlier process left.
+/// Sweeps the runs that are due, as often as on AWS. The first sweep is at once, for what an earlier process left.
 pub(super) async fn sweep(dispatch: Dispatch, every: Duration, mut stopped: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(every);
     // A machine that slept makes up for nothing: one sweep sees everything.

@@ -1,5 +1,5 @@
-//! Visits of the local dispatcher: one tenant's backlog is no other's business, so each tenant has a task
-//! of its own, and whoever is woken while it is being visited is visited once more.
+//! Visits of the local dispatcher. Each tenant has a task of its own, so that one tenant's backlog does not delay
+//! the others. A tenant that is woken during its visit is visited once more.
 
 use std::{
     collections::BTreeSet,

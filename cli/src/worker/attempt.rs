@@ -22,7 +22,7 @@ use super::{
 /// Longer timeouts are as good as none, and fit into no clock.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What is to become of a task after an attempt.
+/// What the worker does with a task after an attempt.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It has ended.
@@ -31,7 +31,7 @@ pub(super) enum Verdict {
     Retry { error: String, category: ErrorCategory },
     /// Nothing is wrong with it, but it cannot run here and now.
     GiveBack { after: Duration },
-    /// It is somebody else's.
+    /// The worker has lost the lease.
     Lost,
 }
 
@@ -154,7 +154,7 @@ impl Worker {
         match self.dispatch.renew(lease, extension).await {
             Ok(true) => {}
             Ok(false) => return false,
-            // As long as nobody else has taken it, a later renewal is as good.
+            // A later renewal is as good, as long as no other worker has taken the task.
             Err(error) => {
                 tracing::warn!(task = %lease.message.request_id, %error, "the lease could not be renewed")
             }
@@ -179,7 +179,7 @@ impl Worker {
 }
 
 async fn given_up(give_up: &mut watch::Receiver<bool>) {
-    // A worker that is gone has given up too.
+    // An error means that the worker is gone; that counts as giving up.
     let _ = give_up.wait_for(|give_up| *give_up).await;
 }
 

@@ -66,13 +66,13 @@ pub(super) struct Launch<'a> {
 /// How a process came to its end.
 #[derive(Debug)]
 pub(super) enum How {
-    /// By itself, or by somebody else's signal.
+    /// By itself, or by a signal that the worker did not send.
     Exited(ExitStatus),
-    /// It took too long; what it took to end it.
+    /// It exceeded its timeout; the signal that ended it.
     TimedOut(Signal),
-    /// The worker did not want it any more.
+    /// The worker stopped it.
     Stopped,
-    /// The system does not say.
+    /// The system does not tell how it ended.
     Lost(io::Error),
 }
 
@@ -176,7 +176,7 @@ struct Watched {
     group: Group,
     child: Child,
     began: Instant,
-    /// A child need not read its input: whoever feeds it ends with it.
+    /// Writes the child's input. A child need not read it, so the writing is aborted when the child has ended.
     _feeding: JoinSet<()>,
     pipes: JoinSet<()>,
     tail: Arc<Mutex<Tail>>,
@@ -188,7 +188,7 @@ struct Watched {
 impl Watched {
     async fn watch(mut self) -> Ended {
         let how = tokio::select! {
-            // An end of its own counts, also in the moment in which it would have been stopped.
+            // If the child exits in the moment in which it would be stopped, its own exit counts.
             biased;
             status = self.child.wait() => status.map_or_else(How::Lost, How::Exited),
             () = tokio::time::sleep(self.timeout) => How::TimedOut(self.put_down().await),
@@ -198,7 +198,7 @@ impl Watched {
             }
         };
         let ran = self.began.elapsed();
-        // What the process left behind ends with it. At once: the number may be given to another group later.
+        // Kills what the child left behind, and at once: the system may reuse the number for another group.
         self.group.kill();
         let drained = async { while self.pipes.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(DRAIN_WITHIN, drained).await;
@@ -206,8 +206,8 @@ impl Watched {
         Ended { how, ran, stderr }
     }
 
-    /// SIGTERM for the whole group, and SIGKILL if that is not enough. A shell often goes at once and what it
-    /// began needs its time: all of them have it.
+    /// Sends SIGTERM to the whole group, and SIGKILL if any process outlives `kill_after`. A shell often exits at
+    /// once while its children need time, so this waits for the whole group.
     async fn put_down(&mut self) -> Signal {
         self.group.terminate();
         let (child, group) = (&mut self.child, &self.group);
@@ -231,7 +231,8 @@ async fn feed(mut stdin: ChildStdin, input: Vec<u8>) {
     }
 }
 
-/// Reads a pipe to its end, so that its writer never waits; keeps the end, and logs lines if somebody wants them.
+/// Reads a pipe to its end, so that its writer never blocks. Keeps the last bytes in `tail`, and logs lines at level
+/// DEBUG.
 async fn follow(
     mut pipe: impl AsyncRead + Unpin,
     stream: &'static str,

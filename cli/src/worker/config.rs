@@ -102,8 +102,8 @@ impl Config {
         self.tasks.get(name).or_else(|| self.tasks.get(DEFAULT_ENTRY))
     }
 
-    /// How long a message stays hidden after each heartbeat: one may be missed. The lease lasts half as long
-    /// again, so that whoever receives the message too early finds it alive.
+    /// How long a message stays hidden after each heartbeat: long enough to miss one. The lease lasts half as long
+    /// again, so that a worker that receives the message too early finds the lease still held.
     pub fn extension(&self) -> Duration {
         self.heartbeat * 2
     }

@@ -94,7 +94,7 @@ impl Exchange {
             category: None,
         });
         let error = written.error.trim();
-        // A category that nobody knows is none: the text decides then.
+        // An unknown category counts as none; the category is then derived from the error text.
         let category = written.category.and_then(|category| serde_json::from_value(category).ok());
         let said = !error.is_empty() || category.is_some();
         said.then(|| Reported { error: error.to_owned(), category })

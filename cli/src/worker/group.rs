@@ -1,6 +1,6 @@
 //! A task's processes are one group, so that they can be ended together.
 //!
-//! A process that makes a session of its own leaves the group, and with it the reach of the worker.
+//! A process that starts its own session leaves the group, and the worker can no longer signal it.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ impl Group {
     /// Asks all processes to end.
     pub(super) fn terminate(&self) {
         if let Some(group) = self.0 {
-            // There may be nobody left to ask.
+            // The group may have no process left.
             let _ = kill_process_group(group, Signal::TERM);
         }
     }
 
-    /// Ends all processes, once: the number may belong to somebody else later.
+    /// Kills all processes, and only once: the system may reuse the number for another group later.
     pub(super) fn kill(&mut self) {
         if let Some(group) = self.0.take() {
             let _ = kill_process_group(group, Signal::KILL);
@@ -53,7 +53,7 @@ impl Group {
         let Some(group) = self.0.filter(|group| test_kill_process_group(*group).is_ok()) else {
             return false;
         };
-        // The dead answer too, as long as nobody collects them: a container often has nobody who does.
+        // The test call counts zombies, too, until a parent reaps them; many containers have no process that does.
         processes::any_alive(group.as_raw_nonzero().get().unsigned_abs()).unwrap_or(true)
     }
 }

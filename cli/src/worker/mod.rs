@@ -1,9 +1,9 @@
 //! The worker: takes tasks from the queue and runs each as a process of its own.
 //!
-//! What keeps a task from running twice, or ending twice, is its lease in the ledger ([`ledgerline_dispatch`]);
-//! the queue only brings it. A worker may therefore die at any moment: the message comes again, and whoever
-//! receives it asks the lease. The order at the end of a task is the point: heartbeats stop, the end is
-//! claimed and told, and only then the message is deleted.
+//! The lease in the control table ([`ledgerline_dispatch`]) keeps a task from running twice or ending twice; the
+//! queue only delivers it. A worker may therefore die at any moment: the queue redelivers the message, and the next
+//! worker acquires the lease once it has expired. The order at the end of a task matters: the worker stops the
+//! heartbeats, claims the end, emits it, and only then deletes the message.
 
 mod attempt;
 mod backoff;

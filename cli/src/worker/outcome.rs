@@ -56,10 +56,10 @@ fn failure(status: ExitStatus, stderr: &str, exchange: &Exchange) -> Outcome {
     Outcome::Failed { error: beginning(&error), category }
 }
 
-/// What the status alone says.
+/// The error category that the exit status alone implies.
 fn of_status(status: ExitStatus) -> Option<ErrorCategory> {
     match status.code() {
-        // Somebody killed it, or the memory ran out: the next attempt may fare better.
+        // A signal ended it, from an operator or for lack of memory: the next attempt may succeed.
         None => Some(ErrorCategory::ServerError),
         Some(code) if NOT_RUNNABLE.contains(&code) => Some(ErrorCategory::Programming),
         Some(_) => None,

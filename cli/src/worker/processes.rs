@@ -66,7 +66,7 @@ mod tests {
         assert!(rss(group) > 0);
         assert_eq!(any_alive(group), Some(true));
         drop(child.stdin.take());
-        // Dead, and not collected until somebody waits for it.
+        // The child is dead, and stays a zombie until `wait` reaps it.
         while any_alive(group) == Some(true) {
             std::thread::yield_now();
         }

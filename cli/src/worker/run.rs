@@ -61,9 +61,9 @@ pub struct Worker {
     pub(super) dispatch: Dispatch,
     pub(super) config: Config,
     pub(super) clock: Clock,
-    /// What its leases and events call it; nobody else has the name.
+    /// Its unique name in leases and events.
     pub(super) id: String,
-    /// Names of tasks that somebody else has to run, as far as they were told of.
+    /// Names of tasks that this worker leaves to others, and has logged once.
     pub(super) not_ours: Mutex<BTreeSet<String>>,
     queue: TaskQueue,
     grace: Duration,
@@ -177,7 +177,7 @@ impl Worker {
 }
 
 async fn asked(stop: &mut watch::Receiver<Stop>, what: impl Fn(Stop) -> bool) {
-    // Whoever could ask is gone: there is nobody to work for.
+    // An error means that the sender is gone; that counts as a request to stop.
     let _ = stop.wait_for(|stop| what(*stop)).await;
 }
 

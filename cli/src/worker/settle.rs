@@ -1,4 +1,4 @@
-//! From a message to what becomes of it. Whatever a service does not do, the message stays, and comes again.
+//! Handles a message of the task queue. If a service fails, the message stays on the queue and is redelivered.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{Worker, attempt::Verdict, backoff, delivery::Delivery};
 
-/// How long the end of a task is tried to be written. Nobody takes the task in the meantime if the store does not
-/// answer, and if somebody does, the end is refused.
+/// How long the worker tries to write the end of a task. While the store does not answer, no other worker can take
+/// the task; if one does take it, the store refuses the end.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// Names of others' tasks that are remembered as told of.
+/// How many names of other workers' tasks the worker remembers as logged.
 const NAMES_REMEMBERED: usize = 1_000;
 
 impl Worker {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// The ledger hears that an attempt counts for nothing.
+    /// Emits that the attempt does not count.
     async fn tell_lost(&self, lease: &TaskLease) {
         note_lost(lease);
         if let Err(error) = self.dispatch.tell_lost(lease).await {
@@ -108,7 +108,7 @@ impl Worker {
         let mut end = end;
         let mut answer = self.insist(Some(lease), delivery, || self.dispatch.end(lease, end.clone())).await;
         if let (Err(DispatchError::Invalid(invalid)), TaskEnd::Completed { .. }) = (&answer, &end) {
-            // The ledger cannot hold the output: that is the task's failure, and another attempt's too.
+            // The ledger cannot hold the output: the task has failed, and another attempt would fail, too.
             let error = format!("the output cannot be kept: {invalid}");
             end = TaskEnd::Failed { error, category: ErrorCategory::Validation };
             answer = self.insist(Some(lease), delivery, || self.dispatch.end(lease, end.clone())).await;
@@ -118,13 +118,13 @@ impl Worker {
                 note_end(lease, &end);
                 delivery.delete().await;
             }
-            // The message is left to whoever has the task now, and deleted by them.
+            // The worker that holds the task now deletes the message.
             Ok(EndAnswer::Refused) => note_lost(lease),
             Err(trouble) => note_left(lease, &trouble),
         }
     }
 
-    /// Sends the message where tasks go that nobody can run.
+    /// Moves the message of a task without attempts left to the dead-letter queue.
     async fn bury(&self, message: &TaskMessage, delivery: &Delivery) {
         match self.insist(None, delivery, || self.dispatch.bury(message, &delivery.body)).await {
             Ok(()) => delivery.delete().await,
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// Does something until it succeeds, cannot succeed, or patience ends; the message stays hidden.
+    /// Retries `act` until it succeeds, cannot succeed, or `PATIENCE` ends; meanwhile the message stays hidden.
     async fn insist<T, F>(
         &self,
         lease: Option<&TaskLease>,
@@ -156,7 +156,7 @@ impl Worker {
             tracing::warn!(%error, failures, "what became of a task could not be written; trying again");
             tokio::time::sleep(backoff::of_service(failures)).await;
             delivery.hide(self.config.extension()).await;
-            // Nobody must take it for abandoned meanwhile. If somebody did, what is tried here is refused.
+            // Renewal keeps other workers from taking the task meanwhile. If one did, the store refuses `act`.
             if let Some(lease) = &mut lease
                 && let Err(error) = self.dispatch.renew(lease, self.config.extension()).await
             {

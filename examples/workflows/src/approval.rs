@@ -1,4 +1,4 @@
-//! Human approval: somebody is sent a link, is reminded once, and has so long to decide.
+//! Human approval: the workflow sends the approver a link, reminds once, and waits for the answer until a deadline.
 //!
 //! ```sh
 //! ledgerline --local run start approval --input '{"document": "budget.pdf", "approver": "ada@example.com"}'
@@ -11,17 +11,17 @@ use ledgerline_workflow::{Ctx, Error, Hook, Millis, first};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What somebody is to decide about.
+/// The document that the approver decides about, and the time limits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
 pub struct Request {
     pub document: String,
     pub approver: String,
-    /// When the approver is asked again.
+    /// After how long the workflow reminds the approver.
     #[serde(default = "a_day")]
     pub remind_after_seconds: u64,
-    /// When it is too late.
+    /// After how long the request expires.
     #[serde(default = "a_week")]
     pub expire_after_seconds: u64,
 }
@@ -54,7 +54,7 @@ pub enum Decision {
 
 /// Ask, remind, and take the answer, whichever of answer and time is first.
 pub async fn approval(ctx: Ctx, request: Request) -> Result<Decision, Error> {
-    // A token that nobody can guess: whoever has it may answer, without any other key.
+    // The hook's token cannot be guessed: every sender that has it may answer, without an API key.
     let hook = ctx.hook().metadata(json!({ "document": request.document })).await?;
     ctx.step("tell the approver", || tell(&request, hook.token())).await?;
 
@@ -71,7 +71,7 @@ pub async fn approval(ctx: Ctx, request: Request) -> Result<Decision, Error> {
     if answer.is_none() {
         answer = answer_by(&ctx, &hook, expire_at).await?;
     }
-    // From here on the token answers 410. At the end of the run it would, too.
+    // From here on the API answers 410 to the token, as it would after the end of the run.
     hook.dispose().await?;
     Ok(match answer {
         Some(Answer { approved: true, by }) => Decision::Approved { by },
@@ -80,7 +80,7 @@ pub async fn approval(ctx: Ctx, request: Request) -> Result<Decision, Error> {
     })
 }
 
-/// The answer, unless the time comes first. What loses is gone from the run: no timer rings for nothing.
+/// The answer, unless the time comes first. The loser is abandoned: a timer that lost does not wake the run.
 async fn answer_by(ctx: &Ctx, hook: &Hook, time: Millis) -> Result<Option<Answer>, Error> {
     let answer = async { hook.next().await.map(Some) }.boxed();
     let patience = async { ctx.sleep_until(time).await.map(|()| None) }.boxed();

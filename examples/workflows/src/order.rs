@@ -11,10 +11,10 @@ use ledgerline_workflow::{Ctx, Error, Retry};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// How long goods are kept for somebody who has not paid.
+/// How long the run waits for the payment before it releases the goods.
 const PATIENCE: Duration = Duration::from_secs(72 * 60 * 60);
 
-/// What somebody wants to buy.
+/// What a customer orders.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -41,11 +41,11 @@ pub struct Line {
 pub enum Fulfilment {
     /// It was paid and is on its way.
     Shipped { charged_cents: u64, parcel: String },
-    /// Nobody paid in time; the goods can be sold to others.
+    /// No payment came in time; the goods can be sold to other customers.
     Expired,
 }
 
-/// What is kept for an order.
+/// The warehouse's reservation for an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reservation {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ledgerline_workflow::{Ctx, Error, Retry};
 use serde::{Deserialize, Serialize};
 
-/// Where somebody wants to go.
+/// Who travels, and where to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Trip {
@@ -32,7 +32,7 @@ pub struct Booking {
 pub async fn saga(ctx: Ctx, trip: Trip) -> Result<Vec<Booking>, Error> {
     let mut booked: Vec<Booking> = Vec::new();
     for what in ["flight", "hotel", "car"] {
-        // Whoever books must be able to tell a repeated request from a new one.
+        // The booking service uses the number to tell a repeated request from a new one.
         let number = ctx.id();
         match ctx.step(format!("book {what}"), || book(what, &number, &trip)).await {
             Ok(booking) => booked.push(booking),
@@ -55,7 +55,7 @@ async fn cancel_all(ctx: &Ctx, booked: &[Booking]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stands for a request to somebody who takes bookings.
+/// Stands for a request to a booking service.
 async fn book(what: &str, number: &str, trip: &Trip) -> Result<Booking, Error> {
     // Stands for a mistake in the code. A step that panics is tried again, and then fails, as with any other error.
     assert_ne!(trip.to, "Atlantis", "nothing is booked under water");
@@ -65,7 +65,7 @@ async fn book(what: &str, number: &str, trip: &Trip) -> Result<Booking, Error> {
     Ok(Booking { what: what.to_owned(), number: number.to_owned() })
 }
 
-/// Stands for a request to the same.
+/// Stands for a cancellation request to the booking service.
 async fn cancel(_: &Booking) -> Result<(), Error> {
     Ok(())
 }

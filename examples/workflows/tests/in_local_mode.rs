@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, and whoever waits for it hear of that.
+    /// Moves the clock forward and sweeps, so that the runs whose timers are due wake up.
     async fn advance(&self, time: Duration) {
         self.ahead.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
         self.local.dispatch.sweep_runs().await.unwrap();
@@ -114,7 +114,7 @@ async fn a_run_whose_runner_died_with_local_mode_goes_on_as_soon_as_that_is_back
     let workflows = world.options.workflows.take();
     let mut world = world.restart().await;
     let run_id = world.begin("fan_out", json!({ "documents": ["one"] })).await;
-    // A runner takes it, and nobody hears of it any more.
+    // This stands for a runner that acquires the run and dies: it neither renews nor releases the lease.
     let taken = world.local.dispatch.take_run(&world.tenant, &run_id, 600_000).await.unwrap();
     assert!(matches!(taken, RunTaken::Mine(_)), "{taken:?}");
     world.options.workflows = workflows;

@@ -40,7 +40,8 @@ fn program() -> Command {
 struct Program(Child);
 
 impl Program {
-    /// Starts it for the local mode of a folder. A short lease, so that nobody waits long for one that was killed.
+    /// Starts the program for the local mode of a folder. The lease is short, so that the runs of a killed program
+    /// soon continue.
     fn start(folder: &Path) -> Self {
         let log = File::options().create(true).append(true).open(folder.join("program.log")).unwrap();
         let mut command = program();
@@ -146,7 +147,7 @@ impl World {
         self.when(run_id, asked).await
     }
 
-    /// What whoever has nothing but the address is answered.
+    /// Sends an answer to the hook without an API key, and gives the status of the response.
     async fn answer(&self, address: &str, answer: Value) -> u16 {
         let request = self.http.post(format!("{}{address}", self.local.state.api_url)).json(&answer);
         self.send(request).await.0
@@ -171,7 +172,7 @@ async fn each_example_goes_to_its_end_in_a_program_of_its_own() {
     let mut program = world.program().await;
 
     let order = world.begin("order", tea("o-1")).await;
-    // One payment comes when it is waited for, one before anybody has ordered.
+    // The payment for o-1 comes while its run waits, the payment for o-2 before its run starts.
     world.when(&order, |run| (run["waits"][0]["state"] == "waiting").then_some(())).await;
     world.pay("o-2", 1_000).await;
     world.pay("o-1", 900).await;
@@ -214,7 +215,7 @@ async fn each_example_goes_to_its_end_in_a_program_of_its_own() {
     assert_eq!((&run["state"], &run["errorCode"]), (&json!("failed"), &json!("not_available")), "{run}");
     assert_eq!(steps(&run), ["book flight", "book hotel", "book car", "cancel hotel", "cancel flight"]);
 
-    // What nobody can run is told at once, and what does not fit when it is begun.
+    // The API refuses a workflow that no runner has. An input that does not fit fails the run once it begins.
     let (status, answer) = world.post("/api/runs", json!({ "workflow": "oder" })).await;
     assert_eq!(status, 400);
     assert!(answer["detail"].as_str().unwrap().contains("approval, fan_out, order, saga"), "{answer}");
@@ -265,7 +266,7 @@ async fn local_mode_restarted_under_a_program_finds_it_still_there() {
     let World { local, folder, http } = world;
     local.stop().await;
 
-    // Under the same address, as whoever restarts it has it.
+    // On the same port as before, as `ledgerline local` has after a restart.
     let local = Local::start(LocalOptions { aws_port: port, ..options }).await.unwrap();
     let world = World { local, folder, http };
     assert_eq!(world.answer(&address, json!({ "approved": true, "by": "ada" })).await, 202);

@@ -38,7 +38,7 @@ impl std::fmt::Debug for Slack {
     }
 }
 
-/// Why nobody was told.
+/// Why an alert was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum AlertError {
     /// The webhook could not be read.

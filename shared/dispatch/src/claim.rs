@@ -1,10 +1,10 @@
-//! Claims: whatever is to happen once is first written down with its effects inside.
+//! Claims: a process stores the effects of everything that must happen once before it sends any of them.
 //!
-//! A claim is put if there is none; it holds the exact events and messages that will be
-//! sent, and is `pending` until they are. Whoever finds a pending claim repeats its effects,
-//! so a process may die at any point: either there is no claim and nothing happened, or
-//! there is one and somebody will finish it. Events are saved once however often they are
-//! sent; a message may come twice, and carries what its consumer needs to notice that.
+//! A process puts a claim only if the key is free. The claim holds the exact effects, and is `pending` until
+//! they are sent. A process that meets a pending claim sends its effects again, and so does the sweep once
+//! the claim is overdue. So a process may die at any point: either there is no claim and nothing was sent, or
+//! a later process finishes the claim. The saver stores an event once, however often it is sent; a message
+//! may be delivered twice, and carries what its consumer needs to notice that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,7 @@ impl Effects {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Claim {
     pub(crate) state: ClaimState,
-    /// Which claim: a task's record is one at its start and another at its end.
+    /// Identifies the claim: a task's record is one claim at its start and another at its end.
     #[serde(default)]
     pub(crate) claim_id: Option<Name>,
     /// What it started, for people.
@@ -176,29 +176,29 @@ pub(crate) struct Carried {
 pub(crate) enum Together {
     /// All at once.
     Yes,
-    /// Those of one group one after the other: a process that dies has claimed none before those ahead of it.
+    /// In order within each group: a process that dies leaves no claim without those before it.
     InOrder,
 }
 
 /// Whether the effects of a claim are out.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// They are, by us or before.
+    /// Nothing is left to send: this process or an earlier one sent them, or there are none.
     Yes,
     /// The claim is pending.
     Failed(DispatchError),
-    /// The claim is pending, and nothing was sent because one before it was not.
+    /// The claim is pending. Nothing of it was sent, because an earlier claim of its group was not sent.
     Behind,
 }
 
-/// Who made the claim.
+/// Which request made the claim.
 #[derive(Clone, Debug)]
 pub(crate) enum Claimed {
-    /// We did.
+    /// This one.
     New,
-    /// Somebody before us.
+    /// An earlier one; the claim as it is stored.
     Before(Claim),
-    /// A record is in the place of the claim and holds none: nothing of it is pending.
+    /// The key has a record without a claim in it: nothing is pending.
     Recorded,
 }
 
@@ -224,7 +224,7 @@ impl Dispatch {
                 Some(_) => keys::alert_due_shard_of(&intent.key),
                 None => keys::due_shard_of(&intent.key),
             }),
-            // Whoever made it has this long to finish it.
+            // The process that makes the claim has this long to finish it; then a sweep resumes it.
             due_at: Some(now.plus(LEASE_MS)),
             claimed_at: now,
             ttl: intent.ttl,
@@ -232,7 +232,7 @@ impl Dispatch {
         if json.len() <= INLINE_BYTES {
             claim.effects = Some(json);
         } else {
-            // A name of its own: two who claim at once must not overwrite each other's.
+            // A name of its own: two processes that claim at once must not overwrite each other's effects.
             let key = format!("claims/{claim_id}.json");
             self.payloads.put(&key, json.into_bytes()).await?;
             claim.effects_key = Some(key);
@@ -281,7 +281,7 @@ impl Dispatch {
         Ok(self.claim_at(key).await?.is_some_and(|there| there.claim_id == claim.claim_id))
     }
 
-    /// Comes back to a claim later: those behind it must not wait for it.
+    /// Postpones a pending claim, so that the claims behind it do not wait for it.
     pub(crate) async fn postpone(&self, key: &ControlKey) -> Result<(), DispatchError> {
         self.postpone_for(key, POSTPONED_MS).await
     }
@@ -333,8 +333,8 @@ impl Dispatch {
         Ok(Claim::in_row(there)?.map_or(Claimed::Recorded, Claimed::Before))
     }
 
-    /// Makes claims and sees each one through: new ones and those that somebody left pending.
-    /// Answers, in their order, who made them.
+    /// Makes claims and sends their effects, also those of claims that an earlier process left pending.
+    /// Answers, in the order of the intents, which request made each claim.
     pub(crate) async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
         let mut all = Vec::with_capacity(intents.len());
         for carried in self.carry_each(intents, |_| String::new(), Together::Yes).await? {
@@ -346,8 +346,9 @@ impl Dispatch {
         Ok(all)
     }
 
-    /// Makes claims and sends the effects of all of them together; if that fails, of each alone. Once one of a `group`
-    /// is not sent, those of the group behind it are not either. `together` is about the claims.
+    /// Makes claims and sends the effects of all of them together; if that fails, it sends those of each
+    /// claim alone. Once a claim of a `group` is not sent, the later claims of that group are not sent
+    /// either. `together` says in what order the claims are made.
     pub(crate) async fn carry_each(
         &self,
         intents: &[Intent],
@@ -436,7 +437,7 @@ impl Dispatch {
         Ok(carried)
     }
 
-    /// Repeats the effects of a claim that nobody finished. Answers whether it was pending.
+    /// Resumes a pending claim: sends its effects again and finishes it. Answers whether it did.
     pub(crate) async fn repeat(&self, key: &ControlKey) -> Result<bool, DispatchError> {
         let Some(claim) = self.claim_at(key).await? else { return Ok(false) };
         if claim.state != ClaimState::Pending {
@@ -444,7 +445,7 @@ impl Dispatch {
         }
         let effects = self.effects_of(&claim).await?;
         if effects.alert.is_some() {
-            // Of the version before, which has alerts among the other claims.
+            // The version before put alerts among the other claims.
             self.move_to_alerts(key).await?;
             return Ok(false);
         }
@@ -479,8 +480,8 @@ impl Dispatch {
         Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
     }
 
-    /// The effects are out: the claim stays, so that they are never sent by another.
-    /// Only the claim that they belong to: the record may be another claim by now.
+    /// Marks a claim as done once its effects are sent. The claim stays, so that no other process sends them
+    /// again. `id` must match: the record may be another claim by now.
     pub(crate) async fn finish(&self, key: &ControlKey, id: Option<&str>) -> Result<(), DispatchError> {
         let mut update = self
             .control
@@ -497,7 +498,7 @@ impl Dispatch {
             update = update.expression_attribute_values(":id", text(id));
         }
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            // Somebody else finished it.
+            // Another process has finished it, or the record is another claim by now.
             Err(error) if error.fault == ledgerline_ledger::Fault::Refused => Ok(()),
             other => Ok(other.map(|_| ())?),
         }

@@ -57,7 +57,7 @@ pub struct Parts {
 pub struct DispatchOptions {
     pub queues: QueueUrls,
     pub drainers: Drainers,
-    /// Who may tell people. Without it alerts wait for a dispatcher that may.
+    /// Sends alerts. Without it, alerts wait for a dispatcher that has one.
     pub slack: Option<Slack>,
     pub metrics: Metrics,
     /// How a person names this ledger on the command line: `--stage dev`, `--local`.
@@ -77,7 +77,7 @@ pub enum DispatchError {
     /// The bus did not take an event.
     #[error(transparent)]
     Emit(#[from] EmitError),
-    /// Nobody could be told.
+    /// An alert was not sent.
     #[error(transparent)]
     Alert(#[from] AlertError),
     /// The request is wrong, and where.
@@ -142,7 +142,7 @@ impl Dispatch {
         (self.clock)()
     }
 
-    /// A name that nobody else has.
+    /// A new id that nothing else has.
     pub(crate) fn new_event_id(&self) -> Name {
         self.emitter.new_id(Kind::Event)
     }

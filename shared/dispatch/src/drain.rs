@@ -1,10 +1,9 @@
-//! One visit of a drainer to a tenant: take the lease, pass over the time line and the late lane
-//! until nobody has come in the meantime, let go.
+//! One visit of a drainer to a tenant: it acquires the lease, passes over the time line and the late lane
+//! until no wake-up has come during a pass, and releases the lease.
 //!
-//! A pass publishes its horizon before it reads (with the write that took the lease, or the
-//! one that ended the pass before), and moves the cursor at most to there. So an event that
-//! is not read now either comes later than the horizon, or its saver sees the horizon and
-//! leaves a pointer in the late lane.
+//! A pass publishes its horizon before it reads: in the write that acquires the lease, or in the one that
+//! ends the pass before. It moves the cursor no further than the horizon. So an event that this pass does not
+//! read either lies after the horizon, or its saver sees the horizon and puts a pointer into the late lane.
 
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ pub struct Drained {
     pub processed: u64,
     /// What was started.
     pub triggered: Vec<Triggered>,
-    /// Somebody else is at it; they will look again.
+    /// Another process holds the lease, and was woken to look again.
     pub skipped_due_to_lock: bool,
     /// The event before which the drain stands, or the oldest whose start waits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +127,8 @@ impl Dispatch {
             drained.halted_on_event_id = end.progress.shown().map(|halted| halted.event_id.clone());
             drained.again_at = end.again_at;
             if end.lost {
-                // Whoever has the lease now goes on from what was written. A mark stays until they are done.
+                // The process that holds the lease now goes on from what was written. A mark stays until that
+                // process is done.
                 drained.again_at = Some(self.now().plus(SETTLE_MS));
                 return Ok(());
             }
@@ -140,7 +140,8 @@ impl Dispatch {
             loop {
                 match self.records.write(lease, &end.progress, Then::Release, self.now()).await? {
                     Written::Done => {
-                        // Without a mark the caller has to come back: it hears of an error. The lease is free meanwhile.
+                        // Without a mark only the caller can come back, so it gets the error. The lease is
+                        // released already.
                         if unmarked {
                             let fence = lease.record.fence;
                             self.mark_patiently(&lease.tenant, &lease.drainer, fence).await?;
@@ -211,7 +212,7 @@ impl Dispatch {
         end
     }
 
-    /// The blocks first: what waits is older than what comes.
+    /// Tries the blocks first, then reads events: what waits is older than what comes.
     async fn stages(
         &self,
         lease: &mut Lease,
@@ -403,7 +404,7 @@ impl Dispatch {
             let work = Box::pin(self.drive(&lease.tenant, places, finished_before, deadline));
             return Ok(self.holding(lease, work).await);
         }
-        // Anew for each page: whoever changes a subscription or a type need not wait for a backlog.
+        // Looked up for each page, so that a changed subscription or workflow type takes effect within a backlog.
         let matcher = self.matcher(lease).await?;
         let handler = Handler::new(self, lease, &matcher, blocks);
         let handled = self.holding(lease, handler.handle(places, finished_before, deadline)).await;
@@ -515,7 +516,7 @@ impl PassEnd {
     ) -> Result<bool, DispatchError> {
         match stop {
             Some(Stop::Trouble(error)) => return Err(error),
-            // Its caller has asked for the lease first.
+            // `handle_page` answers `None` for a lost lease, so this does not come up.
             Some(Stop::Lost) => self.lost = true,
             Some(Stop::Halted(halted)) => self.halt(halted),
             Some(Stop::OutOfTime) => {

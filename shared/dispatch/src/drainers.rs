@@ -8,7 +8,7 @@ use ledgerline_event::{Invalid, Name};
 pub const DEFAULT_DRAINER: &str = "workflow_runner";
 /// Built in; subscriptions cannot belong to it.
 pub const JOBS_DRAINER: &str = "jobs";
-/// Everybody is visited this often, marks or not.
+/// A drainer without a period visits every tenant this often, with or without marks.
 const EVERYBODY: Duration = Duration::from_secs(3_600);
 
 /// One drainer.
@@ -21,7 +21,7 @@ pub struct Drainer {
 }
 
 impl Drainer {
-    /// How often it visits everybody.
+    /// How often it visits every tenant.
     pub fn round(&self) -> Duration {
         self.every.unwrap_or(EVERYBODY)
     }

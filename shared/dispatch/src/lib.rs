@@ -1,9 +1,9 @@
-//! What starts work from the ledger: drainers pass over each tenant's time line by cursor and
-//! start what subscribes to it, each start once per epoch, whatever process dies when.
+//! Starts work from the ledger: drainers pass over each tenant's time line by cursor and start what
+//! subscribes to it, each start once per epoch, whichever process dies at whichever moment.
 //!
-//! The order of writes and reads is the point: the horizon is published before the first page
-//! is read ([`record`](DrainRecord), `drain`), a start is claimed with its effects inside
-//! before any of them is sent (`claim`), and the lease is let go only if nobody came.
+//! Correctness rests on the order of writes and reads: a drainer publishes its horizon before it reads the
+//! first page ([`record`](DrainRecord), `drain`), stores the effects of a start in a claim before it sends
+//! any of them (`claim`), and releases the lease only if no wake-up has come.
 
 mod alerts;
 mod asked;

@@ -31,7 +31,8 @@ impl Memory {
 }
 
 impl Dispatch {
-    /// What holds for this lease: nothing, if anybody else had it in between or a rewind took it away.
+    /// What this process remembers for this lease: nothing if another process held it in between, a rewind
+    /// took it away, or a subscription has changed.
     pub(crate) fn remembered(&self, lease: &Lease) -> Memory {
         let record = &lease.record;
         let kept = self

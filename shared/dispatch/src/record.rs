@@ -1,7 +1,7 @@
 //! The record of one drainer and tenant: lease, fence, cursors, horizons, epochs, totals.
 //!
-//! Whoever holds the lease has a fence of their own, and every write but the wake-up is on
-//! condition of it: a holder that slept past its lease changes nothing when it wakes.
+//! Each time that the lease is acquired it gets a new fence, and every write of its holder is on condition of
+//! that fence: a process that slept until another one acquired the lease changes nothing when it wakes.
 
 use std::collections::BTreeSet;
 
@@ -28,23 +28,23 @@ pub const SETTLE_MS: u64 = 5_000;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainRecord {
-    /// Who holds the lease.
+    /// The visit that holds the lease.
     pub owner: Option<String>,
     /// Until when.
     pub lease_until: Option<Millis>,
-    /// How often the lease was taken, or taken away.
+    /// How often the lease was acquired, or taken away.
     pub fence: u64,
-    /// How often somebody came while the lease was held.
+    /// How often the holder of the lease was woken.
     pub wake: u64,
     /// Everything up to this place is finished.
     pub cursor: String,
-    /// Where it began: what lies before is not its business, however late it comes.
+    /// Where the drainer began: it ignores events before this place, however late they arrive.
     pub beginning: String,
-    /// Everything up to this place may have been read past.
+    /// A pass may have read past any place up to this one.
     pub horizon: Option<String>,
-    /// The same for the late lane: the last finished pointer.
+    /// The cursor of the late lane: the last finished pointer.
     pub lane_cursor: String,
-    /// Pointers with a stamp up to this one may have been read past.
+    /// A pass may have read past any pointer with a stamp up to this one.
     pub lane_horizon: Option<Millis>,
     /// The rewinds that still count.
     pub epochs: Epochs,
@@ -72,7 +72,7 @@ pub struct DrainRecord {
     pub stood_before: BTreeSet<String>,
     /// How many blocks are open.
     pub blocks: u64,
-    /// Since when the block that has failed the longest does.
+    /// When the block that has failed for the longest time began to fail.
     pub blocked_since: Option<Millis>,
     /// The time of the oldest event whose start waits.
     pub blocked_event_at: Option<Millis>,
@@ -116,7 +116,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) enum Acquired {
     Held(Box<Lease>),
-    /// Somebody else has it; they will look again before they let go.
+    /// Another process holds it; once woken, that process looks again before it releases the lease.
     Contended {
         fence: u64,
     },
@@ -142,7 +142,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What people are shown as the event that is stood before: one that halts everything, or the oldest that waits.
+    /// The event that people are shown as the one that the drain stands before: the one that halts
+    /// everything, or the oldest whose start waits.
     pub(crate) fn shown(&self) -> Option<&Halted> {
         let blocked = || self.blocked.as_ref()?.as_ref().map(|oldest| &oldest.halted);
         self.halted.as_ref().or_else(blocked)
@@ -167,7 +168,7 @@ pub(crate) enum Then {
     Keep,
     /// Begin the next pass: publish a new horizon.
     Again,
-    /// Let go, unless somebody came in the meantime.
+    /// Release the lease, unless a wake-up has come.
     Release,
 }
 
@@ -175,11 +176,11 @@ pub(crate) enum Then {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Done,
-    /// Somebody came: one more pass, and nothing of the progress is written yet.
+    /// A wake-up has come: one more pass is due, and nothing of the progress is written yet.
     Woken {
         wake: u64,
     },
-    /// The lease is somebody else's now.
+    /// This visit does not hold the lease any more.
     Lost,
 }
 
@@ -204,7 +205,7 @@ impl DrainRecords {
         conditionally::<DrainRecord>(update).await.map(|_| ())
     }
 
-    /// Takes the lease if it is free, publishing the horizons in the same write.
+    /// Acquires the lease if it is free, and publishes the horizons in the same write.
     pub(crate) async fn acquire(
         &self,
         tenant: &Name,
@@ -257,7 +258,7 @@ impl DrainRecords {
         }
     }
 
-    /// Tells the holder that somebody came; `false` if there is no holder any more.
+    /// Wakes the holder of the lease; `false` if there is no holder any more.
     pub(crate) async fn wake(&self, tenant: &Name, drainer: &Name) -> Result<bool, StoreError> {
         let update = self
             .control
@@ -270,7 +271,7 @@ impl DrainRecords {
         Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
     }
 
-    /// Takes the lease away from whoever has it.
+    /// Takes the lease away from its holder, if there is one.
     pub(crate) async fn break_lease(&self, tenant: &Name, drainer: &Name) -> Result<(), StoreError> {
         let update = self
             .control
@@ -282,7 +283,7 @@ impl DrainRecords {
         conditionally::<DrainRecord>(update).await.map(|_| ())
     }
 
-    /// Keeps the lease alive; `false` if it is somebody else's now.
+    /// Renews the lease; `false` if this visit does not hold it any more.
     pub(crate) async fn renew(&self, lease: &Lease, now: Millis) -> Result<bool, StoreError> {
         let update = self
             .control
@@ -295,7 +296,8 @@ impl DrainRecords {
         Ok(matches!(conditionally::<DrainRecord>(update).await?, Answer::Done(_)))
     }
 
-    /// Notes that the drain is about to stand before an event; `false` if the lease is another's now.
+    /// Notes that the drain is about to stand before an event; `false` if this visit does not hold the lease
+    /// any more.
     pub(crate) async fn stand_before(
         &self,
         tenant: &Name,
@@ -421,7 +423,7 @@ impl DrainRecords {
         let update = update.update_expression(expression).condition_expression(condition);
         match conditionally::<DrainRecord>(update).await? {
             Answer::Done(record) => {
-                // A wake-up that came during the pass must still be seen when the lease is let go.
+                // The release must still see a wake-up that came during the pass.
                 let wake = if then == Then::Again { record.wake } else { lease.record.wake };
                 lease.record = DrainRecord { wake, ..record };
                 lease.horizons = horizons;

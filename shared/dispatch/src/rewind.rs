@@ -51,7 +51,8 @@ impl Rewind {
     /// Notes how far the drainer is; `true` if it is back where it was. What other processes start counts too: the
     /// drain record has the total of all of them.
     pub fn note(&mut self, state: &DrainerState) -> bool {
-        // A place that is only a moment is never a cursor again: nothing left to pass is as good.
+        // If `until` is a bare time, no event may bring the cursor there again: to have nothing left to pass
+        // is as good.
         let caught_up = state.cursor >= self.until || !state.behind;
         self.started = Some(state.started_total.saturating_sub(self.record.started_total));
         self.caught_up = Some(caught_up);
@@ -108,7 +109,8 @@ impl Dispatch {
         })
     }
 
-    /// Drains until a rewind is caught up with, here or wherever the lease is, and notes what it has led to.
+    /// Drains, or waits for the process that holds the lease, until a rewind is caught up with. Notes what it
+    /// has led to.
     pub async fn follow_rewind(
         &self,
         tenant: &Name,
@@ -158,7 +160,7 @@ impl Dispatch {
         Ok((sk, before))
     }
 
-    /// Rewinds: cursor, epochs and fence in one write. Whoever drains at the moment loses the lease.
+    /// Rewinds: changes cursor, epochs and fence in one write. A process that drains at the moment loses the lease.
     pub async fn rewind(&self, tenant: &Name, rewind: &Rewind) -> Result<(), DispatchError> {
         let record = &rewind.record;
         let epochs: AttributeValue = AttributeValue::L(
@@ -183,7 +185,7 @@ impl Dispatch {
                 "SET #cursor = :cursor, beginning = :beginning, epochs = :epochs, fence = :next, movedAt = :now, rewinds = :rewinds \
                  REMOVE #owner, leaseUntil, haltedOnEventId, halts, nextAttemptAt, lastError",
             )
-            // Nobody may have moved anything since the plan was made.
+            // Neither the fence nor the cursor may have moved since the plan was made.
             .condition_expression("fence = :fence AND #cursor = :until")
             .expression_attribute_names("#cursor", "cursor")
             .expression_attribute_names("#owner", "owner")

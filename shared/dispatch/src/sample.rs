@@ -1,5 +1,5 @@
-//! Trying subscriptions on an event before anything is started: an event that is in the ledger,
-//! or one that somebody makes up.
+//! Tries subscriptions on an event without starting anything: on an event of the ledger, or on one that the
+//! caller makes up.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::{Dispatch, DispatchError, NewSubscription, dispatch::APP};
 
-/// After every id of a stored subscription, as one that is created next would be.
+/// Sorts after the id of every stored subscription, as the id of the next one would.
 const DRAFT: &str = "sub_draft";
 
 /// An event to try things on, in the shape of an answer. What is left out has its usual value.

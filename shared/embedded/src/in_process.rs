@@ -1,4 +1,5 @@
-//! The way of AWS clients in the same process: the same requests and answers as on the port, without a connection.
+//! AWS clients in the same process: they send the same requests and get the same answers as on the port, without a
+//! connection.
 
 use std::fmt;
 use std::sync::Weak;
@@ -24,9 +25,9 @@ pub(crate) struct IsInProcess;
 /// An HTTP client for AWS SDKs that reaches the embedded services by a call.
 #[derive(Clone)]
 pub struct InProcess {
-    /// Gone when the services have stopped, whoever still has clients.
+    /// Gone once the services have stopped, even while clients still exist.
     pub(crate) gateway: Weak<Gateway>,
-    /// Where requests are served, whoever makes them.
+    /// The runtime that serves the requests, whichever runtime the caller is on.
     pub(crate) runtime: Handle,
 }
 
@@ -62,8 +63,8 @@ impl HttpConnector for InProcess {
     }
 }
 
-/// A request that is being served, for as long as somebody waits for its answer: a receive that nobody hears of must
-/// not take messages.
+/// A request that is being served. It is aborted when its caller stops waiting: a receive without a caller must not
+/// take messages.
 struct Served(JoinHandle<Result<Response<Bytes>, axum::Error>>);
 
 impl Served {

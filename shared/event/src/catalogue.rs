@@ -34,7 +34,7 @@ macro_rules! catalogue {
         pub enum Known { $($name($name),)* }
 
         impl Known {
-            /// Reads `properties` as `event_type` has them; `None` for a type of somebody else's.
+            /// Reads `properties` as those of an `event_type`; `None` for a type that is not in the catalogue.
             pub fn read(event_type: &str, properties: &Properties) -> Option<Result<Self, serde_json::Error>> {
                 match event_type {
                     $($event => Some($name::deserialize(properties).map(Self::$name)),)*

@@ -49,13 +49,13 @@ fn holds(own: &Value, asked: &Value) -> bool {
 /// The longest criteria of a wait, as JSON: a row has 400 KB.
 const CRITERIA_BYTES: usize = 300_000;
 
-/// Whether one may match by `value`: an object of at most [`MAX_LEAVES`] leaves, an empty object or array
-/// being one too. The error names `field`.
+/// Checks that `value` can be matched by: an object of at most [`MAX_LEAVES`] leaves, where an empty object or array
+/// counts as a leaf. The error names `field`.
 pub fn check_match(field: &'static str, value: &Value) -> Result<(), Invalid> {
     if !value.is_object() {
         return Err(Invalid::new(field, format!("is {}; an object is expected", kind_of(value))));
     }
-    // Without recursion: how deep the value is, nobody knows yet.
+    // Without recursion: the depth of the value is not limited yet.
     let (mut leaves, mut open) = (0, vec![(1, value)]);
     while let Some((depth, value)) = open.pop() {
         let before = open.len();

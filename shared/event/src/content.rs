@@ -3,8 +3,9 @@ use sha2::{Digest, Sha256};
 
 use crate::Event;
 
-/// What an event says, whoever sent it and when: SHA-256 over its canonical JSON without ids
-/// of its own, times and causes. Two events with one idempotency key should agree in it.
+/// The hash of an event's content: SHA-256 over the canonical JSON of its app, entity, type, source system,
+/// sequence number and properties, without its id, times and causes. Two events with the same idempotency
+/// key should have the same hash.
 pub fn content_hash(event: &Event) -> String {
     if let Some(hash) = crate::overflow::content_hash_before(&event.properties) {
         return hash.to_owned();

@@ -11,7 +11,7 @@ use crate::{
 /// The longest `idempotencyKey`, `causedBy`, `workflowRunId` or `sourceSystem`, in bytes.
 pub const TEXT_MAX: usize = 512;
 
-/// Properties of an event whose type nobody here knows: plain JSON.
+/// Properties of an event of any type, in the catalogue or not: plain JSON.
 pub type Properties = Map<String, Value>;
 
 /// One event, with its keys left to be computed. `P` is plain JSON or a typed struct of the catalogue.

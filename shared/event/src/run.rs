@@ -87,7 +87,7 @@ impl Lifecycle for RunState {
             (None, To::Created) => Some(Self::Pending),
             (Some(Self::Pending), To::Started) => Some(Self::Running),
             (Some(Self::Running), To::Completed) => Some(Self::Completed),
-            // From pending: a workflow that nobody knows, or an input that it cannot read.
+            // From pending: no runner has the workflow, or the workflow cannot read the input.
             (Some(Self::Pending | Self::Running), To::Failed) => Some(Self::Failed),
             (Some(Self::Pending | Self::Running), To::Cancelled) => Some(Self::Cancelled),
             (None, To::Started | To::Completed | To::Failed | To::Cancelled) => None,
@@ -134,7 +134,7 @@ pub struct Run {
     /// The same, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// Why it was cancelled, if somebody said so.
+    /// Why it was cancelled, if the cancel request gave a reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it was created.

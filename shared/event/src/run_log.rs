@@ -114,7 +114,7 @@ pub struct LogEvent {
 }
 
 impl LogEvent {
-    /// Whether it registers a wait for an event that somebody sends, and not for a time.
+    /// Whether it registers a wait for a sent event, and not for a time, a task or a job.
     pub fn waits_for_event(&self) -> bool {
         self.event_type == RunEventType::WaitCreated && self.event_data.contains_key("eventName")
     }

@@ -110,7 +110,7 @@ pub struct TaskSummary {
     /// The process that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_id: Option<u32>,
-    /// Until when the worker's claim holds; missing while nobody has one.
+    /// When the worker's lease expires; missing while no worker holds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_until: Option<Seconds>,
     /// Of the process group that runs it.
@@ -273,8 +273,8 @@ impl Span {
             TaskState::Processing => self.active_at,
             TaskState::Completed | TaskState::Failed => self.end.as_ref().map(|end| end.at),
         };
-        // Of an ended task no heartbeat tells anything any more; of one that waits for its next attempt
-        // the newest event is the failure of the last, which says that nobody holds it.
+        // A heartbeat says nothing about a task that has ended. If a task waits for its next attempt, its
+        // newest event is the failure of the last attempt: no worker holds the task.
         let beat = self.heartbeat.as_ref().filter(|_| self.end.is_none());
         let held = newest.filter(|_| self.end.is_none());
         let alive = beat.filter(|beat| held == Some(*beat));

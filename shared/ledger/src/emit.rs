@@ -68,7 +68,7 @@ pub enum EmitError {
     /// Its large properties could not be stored, so it was not sent.
     #[error("storing the overflow: {0}")]
     Overflow(StoreError),
-    /// The bus did not take it, or nobody knows whether it did. Emitting the same event again is safe.
+    /// The bus did not take it, or did not answer whether it did. Emitting the same event again is safe.
     #[error("the bus did not accept the event: {code}: {message}")]
     NotAccepted {
         /// EventBridge's code.
@@ -361,8 +361,9 @@ fn to_json(value: &impl Serialize) -> Result<String, Invalid> {
     }
 }
 
-/// Properties as JSON text: an object, without the marker, which is ours to write (a
-/// producer's own could point readers at somebody else's payload). `null` stands for none.
+/// Properties as JSON text: an object without the overflow marker. Only the emitter writes the
+/// marker: a producer's marker could point readers at a payload that is not the producer's.
+/// `null` stands for no properties.
 pub(crate) fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue>, Invalid> {
     let wrong = |reason: String| Invalid::new("properties", reason);
     let raw = serde_json::value::to_raw_value(properties).map_err(|error| wrong(error.to_string()))?;

@@ -23,7 +23,7 @@ pub struct LocalState {
 /// Why a local mode was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoLocalState {
-    /// There is no file, or nobody may read it.
+    /// There is no file, or this process may not read it.
     #[error("no local mode has written {}: start one with `ledgerline local`, or name its folder with --data", path.display())]
     Missing {
         /// Where it was looked for.
@@ -31,7 +31,7 @@ pub enum NoLocalState {
         /// What the system says.
         source: io::Error,
     },
-    /// There is a file that says something else.
+    /// The file is not the state of a local mode.
     #[error("{} is not readable", path.display())]
     Unreadable {
         /// Which file.

@@ -20,7 +20,7 @@ pub enum Fault {
     Missing,
     /// The request itself is wrong; it fails again.
     Rejected,
-    /// The credentials do not allow it; it fails until somebody changes that.
+    /// The credentials do not allow it; the call fails until an operator grants the permission.
     Denied,
     /// No answer, or trouble at the other end; the call may or may not have taken effect.
     Unavailable,

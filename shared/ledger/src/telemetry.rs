@@ -37,7 +37,7 @@ impl Metrics {
         Self { stage: stage.to_owned(), function, enabled: true }
     }
 
-    /// For local mode, where nobody reads metric lines.
+    /// For processes whose output CloudWatch does not read: local mode, and programs outside of Lambda.
     pub fn silent() -> Self {
         Self { stage: String::new(), function: "", enabled: false }
     }

@@ -23,11 +23,11 @@ impl Asked {
         Self::Not(Arc::clone(engine))
     }
 
-    /// Asks for `entity`, if that was not done.
+    /// Issues the command for `entity` at the first poll; later calls do nothing.
     pub(crate) fn ask(&mut self, entity: impl FnOnce() -> Result<Entity, Error>) -> Result<(), Error> {
         if let Self::Not(engine) = self {
             let engine = Arc::clone(engine);
-            // Whoever polls again after an error waits for ever.
+            // If this fails, the future stays `Over`: polling it again never completes.
             *self = Self::Over;
             *self = Self::Waiting(Handle::issue(&engine, entity()?)?);
         }

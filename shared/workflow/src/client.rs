@@ -56,7 +56,7 @@ pub enum ClientError {
         error: String,
         /// The same, for programs.
         code: Option<String>,
-        /// Whether somebody cancelled it.
+        /// Whether the run was cancelled; otherwise it failed.
         cancelled: bool,
     },
     /// What was given or found does not fit.

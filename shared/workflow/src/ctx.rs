@@ -89,7 +89,7 @@ impl Ctx {
         Sleep::new(&self.engine, Due::At(time))
     }
 
-    /// Waits for an event of this name that somebody sends.
+    /// Waits for an event that a sender sends to runs under this name.
     ///
     /// ```
     /// use std::time::Duration;
@@ -144,12 +144,12 @@ impl Ctx {
         NewHook::new(&self.engine)
     }
 
-    /// What time it is for the workflow: when the last thing that it has seen had happened.
+    /// The time for the workflow: the timestamp of the newest log event that it has seen.
     pub fn now(&self) -> Millis {
         self.engine.now()
     }
 
-    /// A number that nobody expects, and the same at every replay.
+    /// A pseudo-random number, the same at every replay.
     pub fn random(&self) -> u64 {
         self.engine.random()
     }

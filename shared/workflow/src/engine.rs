@@ -209,7 +209,7 @@ impl Engine {
         });
     }
 
-    /// Nobody waits for it any more.
+    /// Marks a command as abandoned: the code has dropped its future.
     pub(crate) fn abandon(&self, slot: usize) {
         let mut wakers = Wakers::default();
         {

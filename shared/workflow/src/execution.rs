@@ -38,7 +38,7 @@ pub enum Ended {
     Completed(Value),
     /// With an error.
     Failed(Error),
-    /// By somebody from outside.
+    /// By a cancel request.
     Cancelled,
 }
 
@@ -76,7 +76,7 @@ enum Stage {
     Mismatched {
         closings: Vec<LogDraft>,
     },
-    /// The run has ended, or nobody needs it any more.
+    /// The run has ended, or the execution is being dropped.
     Over,
 }
 
@@ -307,7 +307,7 @@ impl Execution {
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        // What the code abandons now, nobody asks for any more.
+        // Drops the code, which abandons its commands. No driver records that any more.
         self.enter(Stage::Over);
     }
 }

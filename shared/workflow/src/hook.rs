@@ -32,14 +32,14 @@ impl NewHook {
         Self { asked: Asked::not_yet(engine), token: None, metadata: Ok(None) }
     }
 
-    /// A token of the workflow's own choice, which only those may use who have a key of the tenant. Without it, one that
-    /// nobody can guess is made up, and whoever knows it may send payloads.
+    /// Sets a token that the workflow chooses; its senders need an API key of the tenant. Without this call the
+    /// hook gets a token that cannot be guessed, and every sender that knows the token may send payloads.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// What people see about the hook.
+    /// Sets the data that users see with the hook.
     pub fn metadata(mut self, metadata: impl Serialize) -> Self {
         self.metadata = json::write("metadata", &metadata).map(Some);
         self

@@ -1,7 +1,7 @@
-//! Tasks, jobs and events of a workflow: what it starts elsewhere, in its own context, once.
+//! Tasks, jobs and events that a workflow starts outside of its run, in its own context, each once.
 //!
-//! A run that waits for a task says so in its log before it starts the task. So the end of the task finds somebody
-//! waiting, however soon it comes.
+//! A run that waits for a task records the wait in its log before it starts the task. So the end of the task finds
+//! the wait, however soon it comes.
 
 use std::{
     future::{Future, IntoFuture},

@@ -18,7 +18,7 @@ const WIDEST_NAME: usize = 32;
 const WIDEST_NOTE: usize = 100;
 /// Parents that are named.
 const NAMED: usize = 4;
-/// Nobody takes a task for so long: perhaps nobody is there.
+/// After a job or a task has waited this long, the view hints that no dispatcher or no worker may be running.
 const ALONE_MS: u64 = 10_000;
 
 /// The whole picture.

@@ -1,4 +1,4 @@
-//! When something was, of all the time that a run has taken.
+//! The bar that shows which part of a run's time a step, hook or wait took.
 
 use ledgerline_event::Millis;
 
@@ -13,11 +13,11 @@ pub(super) struct Scale {
     cells: usize,
 }
 
-/// What a bar shows: first it waits, then somebody works.
+/// What a bar shows: first the entity waits, then work on it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: Millis,
-    /// `None`: nobody has begun.
+    /// `None`: no work on it has begun.
     pub(super) work_from: Option<Millis>,
     pub(super) until: Millis,
 }

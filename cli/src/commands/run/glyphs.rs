@@ -10,7 +10,7 @@ pub(super) struct Glyphs {
     running: &'static str,
     waiting: &'static str,
     over: &'static str,
-    /// In a bar: somebody works.
+    /// In a bar: work is under way.
     pub(super) work: &'static str,
     /// In a bar: it waits.
     pub(super) wait: &'static str,
@@ -51,7 +51,7 @@ pub(super) enum Look {
     Failed,
     Running,
     Waiting,
-    /// It came to nothing, and nobody minds.
+    /// It ended without a result, and that is no failure: cancelled or abandoned.
     Over,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Paper {
 }
 
 impl Paper {
-    /// For a file or a pipe, where nobody knows what it is read with.
+    /// For a file or a pipe, whose reader may support neither colours nor Unicode.
     pub(super) const PLAIN: Self =
         Self { canvas: Canvas { width: 80, height: usize::MAX, colours: false }, glyphs: ASCII };
 

@@ -28,7 +28,7 @@ const ERROR_LINES: usize = 12;
 /// What is known of a run beside its log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside<'a> {
-    /// Somebody else executes it.
+    /// An external runner executes it.
     pub(super) external: bool,
     /// Why the last runner could not go on with it.
     pub(super) last_error: Option<&'a str>,

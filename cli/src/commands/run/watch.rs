@@ -21,9 +21,9 @@ use crate::{
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// So many looks in a row may find no answer.
+/// How many polls in a row may get no answer before the watch gives up.
 const UNANSWERED: u32 = 10;
-/// Nobody begins a run for so long: perhaps nobody is there.
+/// After a run has been pending this long, the watch suggests that no runner is running.
 const ALONE_MS: u64 = 10_000;
 
 /// What there was to see so far.
@@ -64,7 +64,7 @@ async fn until_it_ends(
     loop {
         let (run, news) = match look(dispatch, tenant, run_id, seen.sequence).await {
             Ok(found) => found,
-            // The run goes on without anybody who watches, and so may the watch without one answer.
+            // The run goes on without the watch, so a few polls without an answer do no harm.
             Err(DispatchError::Store(error)) if unanswered < UNANSWERED => {
                 tracing::warn!(%error, "no answer; looking again");
                 unanswered += 1;

@@ -1,4 +1,4 @@
-//! Tasks are added to a job when `jobs` meets its `Job Tasks Added`, whoever emitted it.
+//! The drainer `jobs` adds tasks to a job when it reads a `Job Tasks Added` event of that job, from any sender.
 
 use std::collections::BTreeSet;
 
@@ -42,14 +42,15 @@ impl Dispatch {
             Ok::<_, DispatchError>(job.is_some_and(|job| job.laid_out))
         };
         if !is_laid_out().await? {
-            // The mark first, and only then the look: whoever lays the job out says so first, and then reads the marks.
+            // Put the mark, then look again: the process that lays the job out sets `laidOut`, and then reads
+            // the marks.
             let mark = EarlyAddition { event_sk: event.keys().sk().to_owned(), ttl: kept_until(event.ttl) };
             self.control.put_new(&keys::early_addition(tenant, &job_id, &event.event_id), &mark).await?;
             if !is_laid_out().await? {
                 return Ok(());
             }
         }
-        // Nodes that came with this very event are not in the way of it.
+        // Nodes that this very event has added already do not count as known.
         let mentioned: BTreeSet<&str> = added
             .new_tasks
             .iter()
@@ -68,7 +69,7 @@ impl Dispatch {
         self.lay_out(&job_id, &added.new_tasks, event).await
     }
 
-    /// Takes up what was added before the job was there.
+    /// Handles the additions that came before the job was laid out.
     pub(crate) async fn early_additions(&self, tenant: &Name, job_id: &Name) -> Result<(), DispatchError> {
         let early: Vec<EarlyAddition> = self.job_rows(tenant, job_id, keys::EARLY_ADDITIONS).await?;
         for mark in early {

@@ -18,7 +18,7 @@ impl Dispatch {
         loop {
             let Some(job) = self.job_record(tenant, job_id).await? else { return Ok(()) };
             if job.completed_at.is_some() {
-                // Whoever completed it may not have come to telling.
+                // The process that completed it may have died before it sent the event.
                 self.repeat(&key).await?;
                 if let Some(run_id) = &job.workflow_run_id {
                     Box::pin(self.job_ended_for(tenant, run_id, job_id, None)).await?;
@@ -29,7 +29,7 @@ impl Dispatch {
                 true => self.complete(&job, cause).await?,
                 false => self.list(&job, tenant).await?,
             };
-            // A completed job is looked at once more if somebody waits for it.
+            // If a run started the job, the next iteration finds the job completed and wakes the run.
             if settled && (job.done < job.total || job.workflow_run_id.is_none()) {
                 return Ok(());
             }
@@ -70,12 +70,12 @@ impl Dispatch {
                 self.repeat(&key).await?;
                 Ok(true)
             }
-            // It has changed since it was read: tasks were added, or somebody else completed it.
+            // The job has changed since it was read: tasks were added, or another process completed it.
             Answer::Refused(_) => Ok(false),
         }
     }
 
-    /// Whether it is in the list of its state now.
+    /// Puts a job into the list of its state; `false` if the job has changed since it was read.
     async fn list(&self, job: &JobRecord, tenant: &Name) -> Result<bool, DispatchError> {
         let list = job.list(tenant);
         if job.list_in.as_ref() == Some(&list) {

@@ -1,4 +1,4 @@
-//! A job comes into being when `jobs` meets its `Job Created`, whoever emitted it.
+//! The drainer `jobs` sets a job up when it reads the job's `Job Created` event, from any sender.
 
 use futures::future::try_join_all;
 use ledgerline_event::{
@@ -45,7 +45,7 @@ impl Dispatch {
             .update(&key)
             .condition_expression("attribute_exists(PK)")
             .expression_attribute_values(":true", aws_sdk_dynamodb::types::AttributeValue::Bool(true));
-        // Whoever submitted it did not know how long events are kept.
+        // The submitter does not know how long events are kept: only the saved event has the expiry.
         let update = match kept_until(event.ttl) {
             None => update.update_expression("SET laidOut = :true"),
             Some(ttl) => update
@@ -58,7 +58,8 @@ impl Dispatch {
         }
     }
 
-    /// Puts tasks in place, moves them on, and counts those that had ended before anybody knew them.
+    /// Puts tasks in place, counts those that ended before the job knew them, and starts those that wait for
+    /// nothing.
     pub(crate) async fn lay_out(
         &self,
         job_id: &Name,
@@ -71,7 +72,7 @@ impl Dispatch {
         self.control.put_all(inputs.into_iter().flatten().collect()).await?;
         let rows = nodes.iter().map(|node| item(&keys::job_node(tenant, job_id, &node.task_id), node));
         self.control.put_all(rows.collect::<Result<_, _>>()?).await?;
-        // The tasks first, and only then the look: an end that found no task has left its mark before.
+        // Put the tasks, then read the ends: a process that found no task for an end has noted that end before.
         let ids = nodes.iter().map(|node| node.task_id.as_str());
         let early: Vec<JobEnd> =
             self.ends(tenant, job_id, ids).await?.into_iter().filter(|end| !end.counted).collect();

@@ -89,10 +89,11 @@ impl Dispatch {
             counted: true,
             ttl: kept_until(event.ttl),
         };
-        // What the job started is in the job; all else has to be looked up. An end that does not name its job counts
-        // too: the record of the task has ended with it, and the job cannot start that task any more.
+        // A task that the job started belongs to it; any other task is looked up. An end that does not name
+        // its job counts too: it ended the task's record, so the job cannot start that task any more.
         if !record.in_job && !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
-            // The mark first, and only then the look: whoever puts the task in place reads the marks after that.
+            // Note the end, then look again: the process that puts the task in place reads the noted ends
+            // after that.
             self.note_end(&event.tenant_id, job_id, &end).await?;
             if !self.knows(&event.tenant_id, job_id, &end.task_id).await? {
                 return Ok(None);

@@ -1,10 +1,11 @@
-//! Jobs: DAGs of tasks, driven by the ledger. The built-in drainer `jobs` meets every event about a task or a job
-//! and does what follows from it; everything that it does may be done again, by anybody, at any time.
+//! Jobs: DAGs of tasks, driven by the ledger. The built-in drainer `jobs` reads every event about a task or a
+//! job and does what follows from it. Each of its actions is idempotent: any process may repeat it at any
+//! time.
 //!
-//! A task waits for one unfinished parent at a time. Its mark at that parent is put first, and then the parent's
-//! outcome is read; a parent that ends writes its outcome first, and then reads who waits. So whoever comes second
-//! sees the other, and a completion costs requests in proportion to its own edges. That a task starts once is
-//! decided by its record, which is put if there is none.
+//! A task waits for one unfinished parent at a time. The drainer puts the task's mark at that parent, and
+//! then reads the parent's outcome. When a parent ends, the drainer writes the outcome, and then reads the
+//! marks. So the later of the two sees the earlier one, and a completion costs requests in proportion to its
+//! own edges. A task starts once, because its record is put only if there is none.
 
 mod add;
 mod advance;

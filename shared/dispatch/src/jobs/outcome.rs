@@ -36,7 +36,7 @@ impl Dispatch {
                 match self.count_together(tenant, job_id, &rest).await? {
                     None => break,
                     Some(Cancelled::Refused(positions)) if positions.contains(&rest.len()) => {
-                        // The job is gone: what is known of its tasks is kept, for whoever makes it again.
+                        // The job's record is gone. The ends are noted: if the job is created again, it counts them.
                         tracing::error!(%tenant, %job_id, "tasks of a job ended that is not there");
                         for counted in rest.drain(..) {
                             self.note_end(tenant, job_id, &counted.end).await?;

@@ -25,7 +25,7 @@ pub struct JobView {
     pub job: JobRecord,
 }
 
-/// The part of a job's record that is anybody else's business.
+/// The part of a job's record that the API shows.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown<'a> {

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Dispatch, DispatchError, claim::ClaimState};
 
-/// What is kept of a job outlives its events by this: one that waits for somebody must not lose its tasks meanwhile.
+/// A job's records outlive its events by this: a job that waits for a worker or an operator must not lose its tasks.
 const KEPT_LONGER_SECONDS: u64 = 365 * 24 * 60 * 60;
 
-/// Until when what is kept of a job because of an event is kept.
+/// The expiry of a job's records that are written because of an event with this expiry.
 pub(crate) fn kept_until(ttl: Option<Seconds>) -> Option<Seconds> {
     ttl.map(|ttl| ttl.plus(KEPT_LONGER_SECONDS))
 }

@@ -108,7 +108,8 @@ impl Dispatch {
                     self.repeat(&key).await?;
                     return Ok(resumed);
                 }
-                // Somebody else resumed it: what is left to resume is looked up again.
+                // The job may have changed since it was read: the next iteration looks up again what is left
+                // to resume.
                 Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
                 Some(Cancelled::Refused(_)) => busy(&mut patience, Hindrance::Behind).await?,
             }

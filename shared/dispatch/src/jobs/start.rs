@@ -211,7 +211,7 @@ impl Dispatch {
                     let mut rest = Vec::new();
                     for (position, start) in starts.into_iter().enumerate() {
                         match positions.contains(&position) {
-                            // Somebody started it, and may not have come to sending.
+                            // It was started before, by a process that may have died before it sent the effects.
                             true => drop(self.repeat(&start.0.intent.key).await?),
                             false => rest.push(start),
                         }

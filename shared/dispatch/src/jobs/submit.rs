@@ -28,7 +28,7 @@ const ADDED_BYTES: usize = 3_000_000;
 /// Tasks that a job may have in all.
 const TOTAL_MAX: u32 = 10_000;
 
-/// What somebody wants to be run.
+/// A request to run a job.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -40,7 +40,7 @@ pub struct JobSubmission {
     pub tasks: Vec<SubmittedJobTask>,
 }
 
-/// One task of it. Unlike what is read from the ledger, it has no fields that nobody knows.
+/// One task of a request. Unknown fields are refused, unlike in tasks that are read from the ledger.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -164,7 +164,7 @@ impl Dispatch {
                 return Err(DispatchError::Refused(reason));
             }
             if !job.laid_out {
-                // Its own tasks are on their way: what is known of them is not all yet.
+                // The drainer has not put all of the job's own tasks in place yet.
                 busy(&mut patience, Hindrance::Behind).await?;
                 continue;
             }
@@ -237,7 +237,7 @@ impl Dispatch {
                     self.repeat(&key).await?;
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
-                // Something has changed since it was read: it is checked again.
+                // The job may have changed since it was read: the next iteration checks again.
                 Some(Cancelled::Busy(why)) => busy(&mut patience, why).await?,
                 Some(Cancelled::Refused(_)) => busy(&mut patience, Hindrance::Behind).await?,
             }

@@ -26,17 +26,18 @@ const SIDE_BYTES: usize = 2_500_000;
 pub enum Appended {
     /// The events are in the log. They may be fewer than were asked for: one entry holds only so much.
     Done(LogEntry),
-    /// Somebody else has appended meanwhile: catch up first.
+    /// Another process has appended meanwhile: catch up first.
     Behind,
     /// The token of this hook is taken by another.
     TokenTaken(Name),
     /// Another runner has the run.
     Lost,
-    /// What the caller demanded does not hold: an event is consumed already, or a sender has called the run.
+    /// A guard of the caller does not hold: an event is consumed already, a sender has called the run, or the
+    /// lease is lost.
     GuardRefused,
 }
 
-/// Whether one of the events ends a wait for a sent event without one, because its time is over.
+/// Whether one of the events ends a wait for a sent event by its timeout.
 fn ends_without_event(log: &RunLog, events: &[LogEvent]) -> bool {
     events.iter().any(|event| {
         event.event_type == RunEventType::WaitCompleted
@@ -56,12 +57,14 @@ pub(super) enum PutEntry {
 }
 
 impl Dispatch {
-    /// Appends events to a log that is read up to its end. `lease` of whoever works on the run; without one somebody
-    /// else may, and must look again before they let it go.
+    /// Appends events to a log that is read up to its end. A runner passes the `lease` that it holds on the
+    /// run. Without a lease the append wakes the run, so that a runner that holds it looks again before it
+    /// releases it.
     ///
-    /// What changes the log alone is put without asking whose the run is: with a step that is not over, whoever has the
-    /// run by now cannot let it go without an entry in the same place. But a timer may be over for one and not for
-    /// another, who lets the run go until it is: then nobody else may take it away.
+    /// With a lease, an entry that changes the log alone is put without a check of the lease: while a step is
+    /// not over, another runner that holds the run by now cannot release it without an entry in the same
+    /// place. An entry with other writes checks the lease: one runner may find a timer over that the holder
+    /// does not, and if the holder releases the run until that time, no other runner may delete the timer.
     pub async fn append(
         &self,
         log: &mut RunLog,
@@ -71,7 +74,7 @@ impl Dispatch {
         self.append_with(log, drafts, lease, Vec::new()).await
     }
 
-    /// The same, if `guards` hold, which are written with it.
+    /// The same on condition of `guards`, which are part of the transaction.
     pub(super) async fn append_with(
         &self,
         log: &mut RunLog,
@@ -88,7 +91,8 @@ impl Dispatch {
                 side_bytes += json_size(&draft.event_data);
             }
             let full = bytes > ENTRY_BYTES || side_bytes > SIDE_BYTES || writes.len() >= SIDE_WRITES;
-            // The token of a hook is taken on a condition; giving it back, or taking it once more, is another matter.
+            // The row of a token is written on a condition. A later event of the same hook, or a hook with
+            // the same token, may need that row again: it goes into the next entry.
             let given_back =
                 writes.iter().any(|write| write.token_of.as_ref() == Some(&draft.correlation_id));
             let token = token_key(&log.tenant, draft);
@@ -122,7 +126,8 @@ impl Dispatch {
         }
         let sequence = log.sequence + 1;
         let hooks: Vec<Option<Name>> = writes.iter().map(|write| write.token_of.clone()).collect();
-        // A sender that has called the run meanwhile is told that its event is there: then it is not too late for it.
+        // A sender that has called the run meanwhile is told that its event is accepted: the wait times out
+        // only if there was no such call.
         let expected_wakes =
             lease.filter(|_| ends_without_event(log, &events)).map(|lease| lease.record.wakes);
         let run = match lease.is_some() && writes.is_empty() && change.is_none() && guards.is_empty() {
@@ -210,7 +215,7 @@ impl Dispatch {
         }
     }
 
-    /// A refused put may be one's own whose answer was lost.
+    /// Tells an entry of another process from this one's own, whose answer was lost.
     async fn own_or_taken(
         &self,
         tenant: &Name,

@@ -19,7 +19,7 @@ const CONTEXT_BYTES: usize = 20_000;
 /// No id of a subscription is longer.
 const VIA_CHARS: usize = 128;
 
-/// What somebody wants to be run.
+/// A request to start a run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -1,4 +1,4 @@
-//! Waiting for the end of a run. Who waits looks again and again, and is told at once if the run ends in this process.
+//! Waiting for the end of a run. A waiter polls the run, and is notified at once if the run ends in this process.
 
 use std::{
     collections::HashMap,
@@ -15,24 +15,24 @@ use super::RunRecord;
 use crate::{Dispatch, DispatchError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// How long somebody who waits for a run may be wrong about its end, at the most.
+/// A waiter learns at most this late that a run has ended in another process.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Those who wait in this process, by what they wait for.
+/// The waiters in this process, by the run that they wait for.
 #[derive(Default)]
 pub(crate) struct Ends(Mutex<HashMap<String, Arc<Notify>>>);
 
 impl Ends {
     fn bell(&self, run: &str) -> Arc<Notify> {
         let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever was told is gone.
+        // Drop the bells that no waiter holds any more.
         if bells.len() > 100 {
             bells.retain(|_, bell| Arc::strong_count(bell) > 1);
         }
         bells.entry(run.to_owned()).or_default().clone()
     }
 
-    /// A run has ended.
+    /// Notifies the waiters of a run that has ended.
     pub(super) fn ring(&self, tenant: &str, run_id: &str) {
         let run = keys::run_partition(tenant, run_id);
         let bell = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
@@ -43,7 +43,7 @@ impl Ends {
 }
 
 impl Dispatch {
-    /// Waits until a run has ended, or for as long as `within`. It looks again and again, ever more rarely.
+    /// Waits until a run has ended, or for as long as `within`. It polls the run, ever more rarely.
     pub async fn wait_for_run(
         &self,
         tenant: &Name,
@@ -55,7 +55,7 @@ impl Dispatch {
         loop {
             let bell = self.run_ends.bell(&keys::run_partition(tenant, run_id));
             let mut rung = pin!(bell.notified());
-            // From here on it is heard, whatever the record says.
+            // From here on this waiter hears the bell, so it does not miss an end that comes after the read.
             rung.as_mut().enable();
             let run = self.known_run(tenant, run_id).await?;
             if run.state.is_terminal() || Instant::now() >= until {

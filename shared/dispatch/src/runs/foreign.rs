@@ -1,5 +1,5 @@
-//! Runs that are executed elsewhere: a runner in any language appends the events of its run one by one, and what is
-//! not possible is refused.
+//! External runs: a program in any language appends the events of its run one by one, and an event that the
+//! state of the run does not allow is refused.
 
 use ledgerline_event::{
     Invalid, LogDraft, LogEvent, Name, RunEntity, RunEventType, RunHistory, RunState, read_draft,
@@ -14,7 +14,7 @@ use crate::{
     transaction::{Hindrance, Patience, busy},
 };
 
-/// An event that somebody wants to append.
+/// A request to append an event.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -96,7 +96,7 @@ impl Dispatch {
     ) -> Result<(), DispatchError> {
         self.go_on(&log.tenant, &run.run_id, log.external).await?;
         if event.waits_for_event() {
-            // It may have what it waits for already.
+            // An event that was sent before may have completed the wait already.
             self.catch_up(log).await?;
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Dispatch {
         if let Some(there) = self.create_run(&new).await?
             && there.created_by != new.event_id
         {
-            // Made by somebody else a moment ago: the same answer as if it had been there.
+            // Another request created the run a moment ago: the answer is the same as if it had been there before.
             let (log, _) = self.read_log(&there, tenant).await?;
             let again = LogDraft {
                 event_type: RunEventType::RunCreated,
@@ -137,13 +137,13 @@ fn draft_of(
     correlation_id: Option<&str>,
     mut data: Map<String, Value>,
 ) -> Result<LogDraft, Invalid> {
-    // Without one it is made up here.
+    // `with_token` makes a missing token later; until then a placeholder stands in for it.
     let made_up = event_type == RunEventType::HookCreated && !data.contains_key("token");
     if made_up {
         data.insert("token".into(), Value::from("-"));
     }
     if !made_up && event_type == RunEventType::HookCreated {
-        // One that is no text is found below.
+        // `read_draft` refuses a token that is not a string.
         let token = data.get("token").and_then(Value::as_str);
         token.map_or(Ok(()), |token| check_chosen_token("eventData.token", token))?;
     }
@@ -159,7 +159,8 @@ fn draft_of(
     Ok(draft)
 }
 
-/// A run that nobody has begun here may be begun elsewhere; then all of it is executed there.
+/// Makes a run external when a program outside starts it: that program then executes all of it. Refuses other
+/// events of a run that a runner of this ledger executes, except its cancellation.
 fn take_over(log: &mut RunLog, event_type: RunEventType) -> Result<(), DispatchError> {
     match event_type {
         _ if log.external => Ok(()),
@@ -195,7 +196,7 @@ fn is(event: &LogEvent, draft: &LogDraft) -> bool {
     event.event_type == draft.event_type && event.correlation_id == draft.correlation_id
 }
 
-/// A hook without a token gets one that nobody can guess.
+/// Gives a hook without a token a random one.
 fn with_token(mut draft: LogDraft, make: impl FnOnce() -> String) -> LogDraft {
     if draft.event_type == RunEventType::HookCreated && !draft.event_data.contains_key("token") {
         draft.event_data.insert("token".into(), Value::from(make()));

@@ -126,7 +126,7 @@ fn digest(token: &str) -> String {
 }
 
 impl Dispatch {
-    /// A token that nobody can guess.
+    /// A new token with 128 random bits.
     pub fn new_hook_token(&self) -> String {
         let mut bytes = [0; 16];
         // A token that could be guessed would be worse than none.
@@ -135,7 +135,8 @@ impl Dispatch {
         format!("{MADE}{digits}")
     }
 
-    /// Gives a payload to the hook with this token. `tenant` if the sender has shown a key of theirs.
+    /// Gives a payload to the hook with this token. `tenant` is set if the sender has presented an API key of
+    /// that tenant.
     pub async fn receive_by_hook(
         &self,
         tenant: Option<&Name>,
@@ -219,7 +220,7 @@ impl Dispatch {
         Ok(Some(HookAnswer::Received { run_id, event_id, collapsed: true }))
     }
 
-    /// The hook stays, so that whoever still has the token is told that it is over.
+    /// Marks a hook as disposed. Its row stays, so that a sender that still has the token gets the answer `Gone`.
     pub(super) fn dispose_write(&self, row: &HookRow) -> Result<TransactWriteItem, DispatchError> {
         let row = HookRow { disposed: true, ..row.clone() };
         let put = self.control.put_for_transaction(&row.key(), &row)?.build().map_err(built)?;

@@ -1,5 +1,5 @@
-//! Taking a run, keeping it, letting it go. The lease keeps two runners from executing the same step at the same time;
-//! what may be written is decided by the log alone.
+//! Acquiring, renewing and releasing the lease on a run. The lease keeps two runners from executing the same
+//! step at the same time; the log decides what may be written.
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::control::keys;
@@ -19,11 +19,11 @@ const ERROR_CHARS: usize = 1_000;
 /// What became of asking for a run.
 #[derive(Debug)]
 pub enum RunTaken {
-    /// It is ours for a while.
+    /// This runner holds it for a while.
     Mine(Box<RunLease>),
-    /// Somebody works on it, and will look again before they let it go.
+    /// Another runner holds it; if the run is woken, that runner looks again before it releases it.
     Held,
-    /// It has ended and everything about it is told.
+    /// It has ended, and all of its events are emitted.
     Ended,
     /// There is no such run.
     Unknown,
@@ -63,21 +63,21 @@ impl RunLease {
     }
 }
 
-/// When somebody has to look after a run that is let go.
+/// When a runner has to visit a released run again.
 #[derive(Clone, Copy, Debug)]
 pub enum LetGo<'a> {
-    /// When it is woken, by somebody or by the clock.
+    /// When it is woken, from outside or by a timer.
     UntilWoken {
         /// When a message for it will come.
         alarm_at: Option<Millis>,
     },
     /// At this time in any case.
     Until(Millis),
-    /// It could not go on. Then, again.
+    /// After a visit that could not go on: a runner tries again later.
     InTrouble {
-        /// Why.
+        /// Why the visit could not go on.
         error: &'a str,
-        /// When.
+        /// When to try again.
         again_at: Millis,
         /// When a message for it will come; the sweep comes only after that.
         alarm_at: Option<Millis>,
@@ -88,19 +88,20 @@ pub enum LetGo<'a> {
     },
 }
 
-/// What became of letting a run go.
+/// What became of releasing a run.
 #[derive(Debug)]
 pub enum Released {
-    /// It is nobody's now.
+    /// No runner holds it now.
     Done,
-    /// Somebody has woken it meanwhile: it is still ours, and there is news in its log.
+    /// It was woken meanwhile, so this runner still holds it: there is more in its log, or a sender has
+    /// called one of its waits.
     Woken,
-    /// It was somebody else's already.
+    /// This runner did not hold it any more.
     Lost,
 }
 
 impl Dispatch {
-    /// Takes a run if nobody has it.
+    /// Acquires a run if no other runner holds it.
     pub async fn take_run(
         &self,
         tenant: &Name,
@@ -139,14 +140,15 @@ impl Dispatch {
         Ok(RunTaken::Mine(Box::new(lease)))
     }
 
-    /// Keeps a run, and notes how often it was woken and which of its waits were called.
+    /// Renews the lease on a run, and notes how often the run was woken and which of its waits were called.
     pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Renewed, DispatchError> {
         let until = self.now().plus(lease.lease_ms);
         let key = keys::run(&lease.tenant, &lease.record.run_id);
         let update = self
             .control
             .update(&key)
-            // Of a run that somebody elsewhere has begun meanwhile, nothing may have been due any more.
+            // If a program outside has started the run meanwhile, settling the run has removed `dueShard` and
+            // `dueAt`.
             .update_expression("SET leaseUntil = :until, dueShard = :dueShard, dueAt = :until")
             .condition_expression("leaseOwner = :me")
             .expression_attribute_values(":dueShard", text(&keys::run_due_shard_of(&key)))
@@ -162,7 +164,7 @@ impl Dispatch {
         })
     }
 
-    /// Lets a run go whose log was read and told up to `emitted`.
+    /// Releases a run whose log the runner has read and emitted up to the entry `emitted`.
     pub async fn release_run(
         &self,
         lease: &mut RunLease,

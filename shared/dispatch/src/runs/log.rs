@@ -199,11 +199,12 @@ impl Dispatch {
         Ok((log, entries))
     }
 
-    /// Reads on after somebody else has appended: the log as it is now, and what is new in it.
+    /// Reads the entries that other processes have appended since, and folds them into `log`. Answers the new
+    /// entries.
     pub async fn catch_up(&self, log: &mut RunLog) -> Result<Vec<LogEntry>, DispatchError> {
         let known = log.sequence;
         if log.astray {
-            // Whether it is executed elsewhere has not changed with what was not appended.
+            // The fold begins anew. Whether the run is external is not part of the fold.
             *log = RunLog::new(log.tenant.clone(), log.run_id.clone(), log.external);
         }
         let mut entries = self.log_entries(&log.tenant, &log.run_id, log.sequence).await?;

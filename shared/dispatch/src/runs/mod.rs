@@ -1,8 +1,8 @@
 //! Runs of durable workflows, as the store knows them: a record, a log that only grows, and what a run waits for.
 //!
-//! The log decides. Entry n + 1 is put if it is absent, and whatever an entry brings about (a wait, a timer, a hook,
-//! the run's state) changes in the same transaction. So of two who want to write at once one is refused and looks
-//! again, and nothing that a run waits for can come true twice.
+//! The log decides. Entry n + 1 is put if it is absent, and whatever an entry brings about (a wait, a timer,
+//! a hook, the run's state) changes in the same transaction. Concurrent appends conflict: the loser reads the
+//! log again and retries. So nothing that a run waits for can come true twice.
 
 mod append;
 mod await_end;

@@ -1,4 +1,4 @@
-//! Runs whose runner is known to be gone: nobody has to wait until its leases end.
+//! Runs whose runner is known to be gone: breaking its leases saves the wait until they expire.
 
 use ledgerline_ledger::control::keys::{self, DUE_SHARDS};
 
@@ -8,12 +8,12 @@ use crate::{
     conditional::{Answer, conditionally, number, text},
 };
 
-/// The end of any lease is nearer than this.
+/// Every lease expires within this time.
 const LEASE_MAX_MS: u64 = 15 * 60_000;
 
 impl Dispatch {
-    /// Takes every run away from whoever has it; the next sweep sends them to the runners. For a process that knows that
-    /// it is the only one. Answers how many there were.
+    /// Takes every run away from its runner; the next sweep sends these runs to the runners. Call only when
+    /// no other process is running. Answers how many runs were held.
     pub async fn break_run_leases(&self) -> Result<usize, DispatchError> {
         let mut broken = 0;
         for shard in 0..DUE_SHARDS {

@@ -51,7 +51,7 @@ pub struct RunPage {
     pub cursor: Option<String>,
 }
 
-/// The part of a run's record that is anybody else's business.
+/// The part of a run's record that the API shows.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]

@@ -16,7 +16,7 @@ pub struct RunRecord {
     pub workflow_name: String,
     pub app_name: Name,
     pub state: RunState,
-    /// Nobody here executes it: whoever appends to it over HTTP does.
+    /// Whether a program outside drives it over HTTP. No runner executes it then.
     #[serde(default)]
     pub external: bool,
     pub created_at: Millis,
@@ -54,10 +54,10 @@ pub struct RunRecord {
     pub(crate) lease_owner: Option<Name>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease_until: Option<Millis>,
-    /// How often somebody else than its runner has appended to its log.
+    /// How often it was woken: by an append without a lease, or by a sender that called one of its waits.
     #[serde(default)]
     pub(crate) wakes: u64,
-    /// How often it was taken since it was last let go in order.
+    /// How often it was acquired since a runner last released it.
     #[serde(default)]
     pub(crate) takes: u32,
     /// The last entry of the log whose events are in the ledger.
@@ -81,7 +81,7 @@ pub struct RunRecord {
     pub(crate) alarm_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) due_shard: Option<String>,
-    /// When to look after it unless somebody has by then.
+    /// When the sweep looks after it, unless a runner has done so by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) due_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,17 +91,19 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Whether somebody may be working on it.
+    /// Whether a runner may be working on it: the lease has not expired.
     pub(crate) fn is_held(&self, now: Millis) -> bool {
         self.lease_until.is_some_and(|until| until > now)
     }
 
-    /// How often it was taken without being let go: whoever took it died, or lost it.
+    /// How many times before this one a runner acquired it and did not release it: the runner died, or lost
+    /// the lease.
     pub fn lost_takes(&self) -> u32 {
         self.takes.saturating_sub(1)
     }
 
-    /// How many visits in a row could not go on with it. A process that does not count them takes the error away only.
+    /// How many visits in a row could not go on with it. A process that does not know this count clears the
+    /// error alone, so the count holds only together with the error.
     pub fn failed_visits(&self) -> u32 {
         if self.last_error.is_some() { self.failed_visits } else { 0 }
     }
@@ -136,7 +138,7 @@ impl RunRecord {
         self.alarm_at
     }
 
-    /// How often somebody else than its runner has appended to its log.
+    /// How often it was woken: by an append without a lease, or by a sender that called one of its waits.
     pub fn wakes(&self) -> u64 {
         self.wakes
     }

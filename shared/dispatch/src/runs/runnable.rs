@@ -1,4 +1,5 @@
-//! Which workflows there are. Runners say so when they start; whoever asks for another is told at once.
+//! The workflows that runners have. Runners publish them when they start; a request for another one is
+//! refused at once.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ struct Runnable {
     seen_at: Millis,
 }
 
-/// Such notes are put anew at each refusal, so they need not stay for long.
+/// How long a note about a refused run is kept. Each refusal puts it anew.
 const REFUSED_SECONDS: u64 = 24 * 60 * 60;
 
 #[derive(Serialize, Deserialize)]
@@ -49,8 +50,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Notes that a runner has refused a run: one that has its workflow wakes it. Without this note the run is looked at
-    /// again all the same, only later.
+    /// Notes that a runner has refused a run: a runner that publishes the run's workflow wakes it. Without
+    /// this note a runner visits the run again all the same, only later.
     pub async fn note_refused(&self, tenant: &Name, run: &RunRecord) -> Result<(), DispatchError> {
         let row = Refused {
             place: String::new(),
@@ -62,7 +63,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Sends runs to the runners that were refused for lack of what a runner has now.
+    /// Sends those runs to the runners again that were refused for lack of a workflow, or a version, that is
+    /// there now.
     async fn wake_refused(&self, workflow: &str, versions: &[String]) -> Result<(), DispatchError> {
         let refused: Vec<Refused> = self.control.all(&keys::refused_runs(workflow)).await?;
         for row in refused {
@@ -84,7 +86,7 @@ impl Dispatch {
         Ok(rows.into_iter().map(|row| row.name).collect())
     }
 
-    /// Whether some runner has the workflow. As long as none has said anything, everything may be.
+    /// Refuses a workflow that no runner has published. As long as none has published any, every workflow passes.
     pub(super) async fn check_runnable(&self, workflow: &Name) -> Result<(), DispatchError> {
         if self.runnable.lock().is_ok_and(|known| known.contains(workflow.as_str())) {
             return Ok(());

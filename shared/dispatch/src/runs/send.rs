@@ -32,7 +32,7 @@ const INLINE_BYTES: usize = 50_000;
 /// Leaves that are looked at side by side.
 const SIDE_BY_SIDE: usize = 16;
 
-/// What somebody wants runs to know.
+/// A request to send an event to runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -14,19 +14,19 @@ use crate::{
     transaction::built,
 };
 
-/// Whom a timer, a wait or a hook belongs to.
+/// The run and the entity that a timer or a wait belongs to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Owner {
     pub(super) run_id: Name,
-    /// The step, hook or wait.
+    /// The step or wait.
     pub(super) entity_id: Name,
     #[serde(default)]
     pub(super) external: bool,
     /// What an event must contain, as JSON; only of a wait for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) match_criteria: Option<String>,
-    /// What was sent before is not for it.
+    /// The wait ignores events that were sent before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub(super) struct RunWrite<'a> {
     pub(super) external: bool,
     /// Of the runner that works on the run. Without one the write wakes the run.
     pub(super) lease: Option<&'a RunLease>,
-    /// The run was woken so often, and not once more.
+    /// How often the run may have been woken: one more time refuses the write.
     pub(super) expected_wakes: Option<u64>,
 }
 
@@ -89,8 +89,8 @@ pub(super) fn wait_key(tenant: &str, run_id: &str, wait_id: &str, what: &WaitFor
 }
 
 impl Dispatch {
-    /// What `event` brings about, if anything. `log` has been told of it already; `retry_was_set` says whether its step
-    /// had a timer.
+    /// What `event` brings about, if anything. `log` has applied it already; `retry_was_set` says whether its
+    /// step had a timer.
     pub(super) fn side_writes(
         &self,
         log: &RunLog,
@@ -111,7 +111,7 @@ impl Dispatch {
         Ok(match event.event_type {
             RunEventType::StepRetrying => {
                 let due = log.history.steps().get(id).and_then(|step| step.retry_after);
-                // Whoever executes it elsewhere also keeps the time of its steps.
+                // The program that drives an external run keeps the time of its steps itself.
                 match due.filter(|_| !log.external) {
                     Some(due) => {
                         let key = timer();
@@ -155,7 +155,8 @@ impl Dispatch {
             }
             RunEventType::HookDisposed => {
                 let Some(hook) = log.history.hooks().get(id) else { return Ok(None) };
-                // Somebody may have the token by now, if this hook never had it.
+                // A hook that never had the token is conflicted and cannot be disposed, so the row is this
+                // hook's own.
                 let row = HookRow::new(tenant, run_id, id, &hook.token, log.external);
                 let write = self.dispose_write(&row)?;
                 Some(SideWrite::new(row.key(), write))
@@ -241,7 +242,7 @@ impl Dispatch {
                 .expression_attribute_values(":state", text(change.state.as_str()))
                 .expression_attribute_values(":list", text(&keys::runs_in(tenant, change.state.as_str())));
             if let Some((at, version)) = &change.started {
-                // Whoever begins it executes all of it.
+                // The runner or program that starts the run executes all of it.
                 set.push("startedAt = :started, #external = :external".into());
                 update = update
                     .expression_attribute_names("#external", "external")

@@ -1,4 +1,4 @@
-//! What the clock brings: runs that nobody finished looking after, and timers whose time has come.
+//! The sweep of runs: it finds runs that no runner has looked after in time, and timers that are due.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
 
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
 const AHEAD_MS: u64 = 150_000;
-/// The longest pause between two messages for a run that nobody looks after.
+/// The longest pause between two messages for a run that no runner looks after.
 const PAUSE_MAX_MS: u64 = 60 * 60_000;
-/// A message that should have come by now and did not within this is given up.
+/// A message that is later than this counts as lost.
 const LATE_MS: u64 = 10_000;
 
 /// How long a sweep takes at most, unless its caller says so.
@@ -181,7 +181,7 @@ impl Dispatch {
         }
     }
 
-    /// One that cannot be seen to now must not keep the others from it.
+    /// Looks after one record. Trouble with it is logged, and keeps no other record from its turn.
     async fn sweep_one(&self, key: &ControlKey) -> Seen {
         let seen = match key.sk == keys::RUN {
             true => {
@@ -210,9 +210,10 @@ impl Dispatch {
         if run.external {
             return Ok(true);
         }
-        // As long as nobody is there to execute it, messages for it would only pile up.
+        // The pause grows with the age of the run: while no runner executes it, messages for it would only pile up.
         let pause = now.get().saturating_sub(run.created_at.get()).clamp(RUN_LEASE_MS, PAUSE_MAX_MS);
-        // Whoever has it may be dead, and the message that was just sent is done when it finds the run held.
+        // The holder may be dead, and a runner that gets the message now finds the run held and drops the
+        // message: the sweep comes back when the lease expires.
         let later = run.lease_until.filter(|until| *until > now).unwrap_or_else(|| now.plus(pause));
         let update = self
             .control
@@ -226,7 +227,7 @@ impl Dispatch {
         }
     }
 
-    /// A sleep, a retry or a timeout. Its runner decides; where there is none, it is decided here.
+    /// A timer of a sleep, a retry or a timeout. A runner decides what follows; for an external run the sweep does.
     async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, DispatchError> {
         let nothing = Seen::default();
         let Some(owner) = self.control.get::<Owner>(key).await? else { return Ok(nothing) };
@@ -238,7 +239,7 @@ impl Dispatch {
         if !owner.external {
             let run: Option<RunRecord> = self.control.get(&keys::run(&tenant, &owner.run_id)).await?;
             if run.as_ref().is_some_and(|run| run.last_error.is_some() && run.due_at > Some(now)) {
-                // It could not go on, and is left alone until then.
+                // Its last visit could not go on: the run is left alone until it is due.
                 return Ok(nothing);
             }
             let alarm = run.and_then(|run| run.alarm_at).filter(|alarm| *alarm <= due_at);

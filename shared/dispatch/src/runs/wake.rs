@@ -1,5 +1,5 @@
-//! Waking a run from outside: one event, appended on condition that what it answers is still open, and a message for
-//! whoever can go on with it.
+//! Waking a run from outside: a process appends one event, on condition that what it answers is still open,
+//! and then sends the run to the runners or, if it is external, settles it.
 
 use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Invalid, LogDraft, LogEvent, Name, RunEntity, RunEventType};
@@ -34,9 +34,9 @@ pub(super) struct FromOutside<'a> {
     pub(super) tenant: &'a Name,
     pub(super) run_id: &'a Name,
     pub(super) draft: LogDraft,
-    /// What must hold, and what changes, with it.
+    /// Conditions and writes that are part of the transaction.
     pub(super) guards: Vec<TransactWriteItem>,
-    /// The run was woken so often, and not once more.
+    /// How often the run may have been woken: one more time refuses the append.
     pub(super) expected_wakes: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Woken {
     Done(LogEvent),
     /// The run has ended, or there is none.
     Ended,
-    /// The guards did not hold.
+    /// The guards, or `expected_wakes`, did not hold.
     Refused,
 }
 
@@ -61,7 +61,7 @@ impl Dispatch {
         self.wake_run_as(self.new_event_id(), outside).await
     }
 
-    /// The same with an id that the guards know.
+    /// The same with a given event id, which the guards may hold.
     pub(super) async fn wake_run_as(
         &self,
         event_id: Name,
@@ -89,7 +89,8 @@ impl Dispatch {
         }
     }
 
-    /// Sees to it that somebody goes on with a run that was woken. If this is not done, the sweep does it.
+    /// Goes on with a run that was woken: settles it here if it is external, and otherwise sends it to the
+    /// runners. If this is not done, the sweep does it.
     pub(super) async fn go_on(
         &self,
         tenant: &Name,

@@ -1,4 +1,4 @@
-//! Tasks that nobody can run: tried as often as they may be, or delivered again and again in vain.
+//! Tasks that no worker can run: their attempts are used up, or the queue delivered them again and again in vain.
 
 use ledgerline_event::catalogue::{ErrorCategory, FailureSource, TaskFailed};
 use ledgerline_ledger::control::keys;
@@ -19,7 +19,7 @@ const MAX_DELAY_SECONDS: u64 = 900;
 pub enum Buried {
     /// It has failed now.
     Ended,
-    /// Somebody runs it: its message is on the task queue again.
+    /// A worker runs it: its message is on the task queue again.
     PutBack,
     /// It had ended before.
     AlreadyEnded,
@@ -33,7 +33,7 @@ impl Dispatch {
             .await
     }
 
-    /// Ends a task whose message came to the dead-letter queue, unless somebody runs it.
+    /// Ends a task whose message came to the dead-letter queue, unless a worker runs it.
     pub async fn dead_letter(&self, message: &TaskMessage, body: &str) -> Result<Buried, DispatchError> {
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
         loop {
@@ -65,7 +65,7 @@ impl Dispatch {
                 origin.context.attempt = (record.attempt > 0).then_some(record.attempt);
             });
             let event = seal(&emitter, &message.request_id, failed).await?;
-            // As it was read: nobody has taken it since, and nobody holds it.
+            // The record must be as it was read: no worker has taken the task since, and none holds it.
             let mut condition = "(attribute_not_exists(phase) OR phase <> :ended) \
                                  AND (attribute_not_exists(leaseUntil) OR leaseUntil <= :now)"
                 .to_owned();

@@ -1,5 +1,5 @@
-//! The end of a task. At most one exists for a generation, whoever wakes up late: the exact terminal event is
-//! written into the record on condition of the attempt, and only then sent.
+//! The end of a task. A generation has at most one, even if a worker wakes up late: a process writes the
+//! exact terminal event into the record on condition of the attempt, and only then sends it.
 
 use ledgerline_event::{
     Event, MAX_AHEAD_MS, Millis, Name,
@@ -45,9 +45,9 @@ impl TaskEnd {
 /// What became of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndAnswer {
-    /// It is the end, and the ledger hears of it.
+    /// It is the end of the task, and its event is sent.
     Done,
-    /// The task was somebody else's, or had ended. The ledger shows that this end was refused.
+    /// This attempt did not hold the task any more, or the task had ended. A `Task End Refused` event says so.
     Refused,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Ending<'a> {
 }
 
 impl Dispatch {
-    /// Ends a task that is ours, and tells the ledger.
+    /// Ends a task that this attempt holds, and emits its terminal event.
     pub async fn end(&self, lease: &TaskLease, end: TaskEnd) -> Result<EndAnswer, DispatchError> {
         let message = &lease.message;
         let emitter = self.task_emitter(lease);
@@ -99,7 +99,7 @@ impl Dispatch {
         };
         let key = ending.key.clone();
         let Err(there) = self.claim_end(ending).await? else { return Ok(EndAnswer::Done) };
-        // Ended by this very attempt: an earlier call was not heard, or did not come to sending.
+        // This very attempt ended it: the answer to an earlier call was lost, or that call did not come to sending.
         if there.as_ref().is_some_and(|record| record.end_attempt == Some(lease.attempt)) {
             self.repeat(&key).await?;
             return Ok(EndAnswer::Done);
@@ -108,7 +108,7 @@ impl Dispatch {
         Ok(EndAnswer::Refused)
     }
 
-    /// Tells the ledger that a worker noticed that its task is somebody else's: whatever it did counts for nothing.
+    /// Emits that a worker has lost its task: whatever that attempt did counts for nothing.
     pub async fn tell_lost(&self, lease: &TaskLease) -> Result<(), DispatchError> {
         let message = &lease.message;
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
@@ -186,8 +186,8 @@ impl Dispatch {
         Ok(Ok(()))
     }
 
-    /// A terminal event that was met in the ledger: ends the record if nothing else has. Answers the record if it is
-    /// the end of its generation.
+    /// Ends the record of a task by a terminal event of the ledger, unless another event has ended it.
+    /// Answers the record if this event is the end of its generation.
     pub(crate) async fn observe_end(
         &self,
         event: &Event,
@@ -201,7 +201,7 @@ impl Dispatch {
         }
         match record {
             Some(record) if record.end_event.is_some() && !is_it(&record) => return Ok(None),
-            // Whoever submitted it did not know how long events are kept.
+            // Only the saved event has the expiry: a record that ended without one gets it below.
             Some(record) if record.end_event.is_some() && (record.ttl.is_some() || event.ttl.is_none()) => {
                 return Ok(Some(record));
             }

@@ -274,8 +274,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Writes down what people are to be told, and then what they have been told: whoever dies between the two tells it
-    /// again. Answers the alert, for the caller to tell when nothing waits for it.
+    /// Claims an alert about what has changed, and then remembers what it tells. If the process dies between the
+    /// two, the next check tells it again. Answers the alert, for the caller to send when nothing waits for it.
     async fn tell_changes(
         &self,
         tenant: &Name,
@@ -296,8 +296,8 @@ impl Dispatch {
             let intent = claim_of(tenant, now, "ALERT", Effects { alert: Some(text), ..Effects::default() });
             match self.claim(&intent).await? {
                 Claimed::New => alert = Some(intent.key),
-                // Somebody else checks in the same minute, and may have seen less: what they did not tell is
-                // told at the next.
+                // Another process checks in the same minute, and may have seen less: the next check tells
+                // what that one did not.
                 Claimed::Before(_) | Claimed::Recorded => return Ok(None),
             }
         }

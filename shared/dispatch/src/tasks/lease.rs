@@ -1,5 +1,5 @@
-//! Taking a task, keeping it, and letting it go. A lease is held by the number of the attempt: whoever
-//! slept past it and wakes up late has another number, and nothing that they write is taken.
+//! Acquiring, renewing and releasing the lease on a task. The number of the attempt is its fence: a worker
+//! that wakes up after another one has taken the task has an older number, and the table refuses its writes.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use crate::{
 /// What became of asking for a task.
 #[derive(Debug)]
 pub enum Taken {
-    /// It is ours for a while.
+    /// This attempt holds it for a while.
     Mine(Box<TaskLease>),
     /// It has ended: the message is of no use any more.
     Ended,
-    /// Somebody runs it.
+    /// A worker runs it.
     Held {
-        /// Until when, unless they renew.
+        /// When its lease expires, unless the worker renews it.
         until: Millis,
     },
     /// It was tried as often as it may be.
@@ -68,8 +68,8 @@ impl TaskLease {
 }
 
 impl Dispatch {
-    /// Takes a task if nobody has it, it has not ended, and it may be tried again. `extension` is how long its
-    /// message is hidden at a time.
+    /// Acquires a task if no worker holds it, it has not ended, and it may be tried again. `extension` is how
+    /// long its message is hidden at a time.
     pub async fn take(
         &self,
         message: &TaskMessage,
@@ -116,7 +116,7 @@ impl Dispatch {
             // The answer to our own request was lost, and it was sent again.
             Answer::Refused(Some(record)) if record.taken_by.as_deref() == Some(me.as_str()) => record,
             Answer::Refused(Some(record)) if record.phase == Phase::Ended => {
-                // Whoever ended it may not have come to telling.
+                // The process that ended it may have died before it sent the event.
                 self.repeat(&key).await?;
                 return Ok(Taken::Ended);
             }
@@ -137,7 +137,7 @@ impl Dispatch {
         })))
     }
 
-    /// Keeps a task; `false` if it is somebody else's now, or has ended.
+    /// Renews the lease on a task; `false` if this attempt does not hold it any more, or the task has ended.
     pub async fn renew(&self, lease: &mut TaskLease, extension: Duration) -> Result<bool, DispatchError> {
         let until = self.now().plus(lease_of(extension));
         let update = self
@@ -161,8 +161,8 @@ impl Dispatch {
         Ok(held.is_some())
     }
 
-    /// Lets go of a task that failed for a passing reason, and says so in the ledger; `false` if it was not ours
-    /// any more.
+    /// Releases a task that failed for a passing reason, and emits that; `false` if this attempt did not hold
+    /// it any more.
     pub async fn retry_later(
         &self,
         lease: &TaskLease,
@@ -217,7 +217,8 @@ impl Dispatch {
         Ok(true)
     }
 
-    /// Lets go of a task that nothing is wrong with: the attempt does not count. `false` if it was not ours any more.
+    /// Releases a task that nothing is wrong with: the attempt does not count. `false` if this attempt did
+    /// not hold the task any more.
     pub async fn give_back(&self, lease: &TaskLease) -> Result<bool, DispatchError> {
         let update = self
             .let_go(lease, "counted = counted - :one")
@@ -244,7 +245,7 @@ impl Dispatch {
             .expression_attribute_values(":attempt", number(lease.attempt.into()))
     }
 
-    /// Emits what there is to tell about an attempt, with its context.
+    /// An emitter for events about an attempt, with its context.
     pub fn task_emitter(&self, lease: &TaskLease) -> Emitter {
         self.about_task(&lease.message, "worker").within(|origin| {
             origin.context.attempt = Some(lease.attempt);
@@ -252,7 +253,7 @@ impl Dispatch {
         })
     }
 
-    /// Emits what there is to tell about a task.
+    /// An emitter for events about a task.
     pub(super) fn about_task(&self, message: &TaskMessage, component: &str) -> Emitter {
         self.emitter.within(|origin| {
             let environment = origin.context.environment.take();

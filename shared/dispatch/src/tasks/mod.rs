@@ -1,5 +1,5 @@
 //! Tasks: what a worker takes from the queue, the record that keeps it from running twice or ending twice, and
-//! what happens when nobody can run it.
+//! what happens when no worker can run it.
 
 mod dead_letter;
 mod end;

@@ -1,7 +1,8 @@
 //! The record of one generation of a task: who may run it, how often it was tried, how it ended.
 //!
 //! It begins as the claim of its start and ends as the claim of its end: the events of both are
-//! inside until they are sent. A task that nobody here started has no record until a worker takes it.
+//! inside until they are sent. A task that a workflow type or another system started has no record
+//! until a worker takes it, or until the drainer `jobs` reads its end.
 
 use ledgerline_event::{Millis, Name, Seconds, catalogue::ErrorCategory};
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ pub(super) const KEPT_MESSAGE_BYTES: usize = 2_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Nobody runs it.
+    /// No worker runs it.
     #[default]
     Waiting,
     /// A worker has taken it.
@@ -30,7 +31,7 @@ pub(crate) enum Phase {
 pub(crate) struct TaskRecord {
     #[serde(default)]
     pub(crate) phase: Phase,
-    /// How often it was taken. Also the fence: whoever has another number changes nothing.
+    /// How often it was taken. Also the fence: a worker with another number changes nothing.
     #[serde(default)]
     pub(crate) attempt: u32,
     /// Attempts that count: one that was given back unharmed does not.
@@ -89,7 +90,7 @@ pub(crate) struct TaskRecord {
 }
 
 impl TaskRecord {
-    /// Whether somebody may still be running it.
+    /// Whether a worker may still be running it: its lease has not expired.
     pub(crate) fn is_held(&self, now: Millis) -> bool {
         self.phase == Phase::Running && self.lease_until.is_some_and(|until| until > now)
     }

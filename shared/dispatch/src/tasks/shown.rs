@@ -1,4 +1,4 @@
-//! What people ask of one task beside its row: what it put out, and where it stands before anybody has folded it.
+//! What people ask of one task beside its row: its output, and its state before the drainer has folded its events.
 
 use ledgerline_event::{Name, TaskEvent, TaskSummary, catalogue::TaskState, keys::place, overflow};
 use ledgerline_ledger::{StoreError, control::keys};
@@ -28,8 +28,7 @@ impl Dispatch {
         }))
     }
 
-    /// A task that was submitted a moment ago: whoever submitted it finds it, though no event of it has come
-    /// through yet.
+    /// A task that was submitted a moment ago: its submitter finds it before the drainer has folded any event of it.
     pub(super) async fn submitted(
         &self,
         tenant: &Name,

@@ -17,7 +17,7 @@ use crate::{
     claim::{Claimed, Intent},
 };
 
-/// What somebody wants to be run.
+/// A request to run a task.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -114,7 +114,7 @@ impl Dispatch {
             changes.push((key, *id, events, row));
         }
         if gets_busy {
-            // Before any row says so: whoever watches over tasks must not miss them.
+            // Put the mark before any row says that its task runs: the health check must not miss these tasks.
             self.mark_busy(tenant).await?;
         }
         let folds: Vec<_> = changes
@@ -227,7 +227,7 @@ impl Dispatch {
         Ok(TaskPage { items: rows.iter().filter_map(SummaryRow::summary).collect(), cursor: next })
     }
 
-    /// Notes that a tenant has tasks under way, for whoever watches over them.
+    /// Marks a tenant for the health check: it has tasks under way.
     pub(crate) async fn mark_busy(&self, tenant: &Name) -> Result<(), DispatchError> {
         let update = self
             .control
@@ -240,7 +240,7 @@ impl Dispatch {
     }
 }
 
-/// Whether the event says that somebody works on its task.
+/// Whether the event says that a worker has taken its task.
 fn is_activity(event: &Event) -> bool {
     matches!(
         event.event_type.as_str(),

@@ -108,7 +108,7 @@ pub enum What {
     RunEventsMissing,
     /// The ledger has events of a run that are not in its log.
     RunEventsOfNobody,
-    /// Nobody has looked after a run for too long.
+    /// A run has been due for too long, and no process has looked after it.
     RunOverdue,
 }
 
@@ -252,7 +252,7 @@ impl Difference {
         self.standing == Standing::Fault && self.difference.is_derived()
     }
 
-    /// It was made again, unless somebody else changed it in the meantime: then nobody knows what it is now.
+    /// Notes that it was made again, or that another process changed it meanwhile: then it is not settled.
     pub(super) fn rebuilt(&mut self, made: bool) {
         self.standing = if made { Standing::Rebuilt } else { Standing::NotSettled };
         if !made {

@@ -35,7 +35,7 @@ pub(super) struct Settled {
     pub(super) lane_cursor: String,
     /// …but for these, which came late…
     pub(super) undrained: BTreeSet<String>,
-    /// …and for what was saved after this: it may be late too, and nobody has been told yet.
+    /// …and for what was saved after this: it may be late too, and its saver may not have put the pointer yet.
     pub(super) saved_before: Millis,
 }
 

@@ -46,7 +46,7 @@ pub(super) fn difference(
         return of_task(What::RowInWrongList, Standing::Fault, detail);
     }
     if row.due_at.is_none() && right.due_at.is_some() {
-        // Of a version before, which did not come back to tasks that no worker takes.
+        // An earlier version wrote it, which did not come back to tasks that no worker takes.
         let detail =
             "it has no time at which the health check looks whether a worker has the task".to_owned();
         return of_task(What::RowDifferent, Standing::Fault, detail);
@@ -75,7 +75,7 @@ fn is_partly_expired(row: &SummaryRow, history: &TaskHistory, folded: &Folded, n
 
 /// How a history lies outside of what the ledger allows; `None` if it does not.
 fn misfit(task: &TaskFold, whole: &TaskHistory, row: &TaskHistory, partly_expired: bool) -> Option<Standing> {
-    // Of two that know the same event the first keeps its own version: whoever was changed is noticed.
+    // If both know an event, the first keeps its own version of it: so a version that was changed is noticed.
     let joined = |first: &TaskHistory, second: &TaskHistory| {
         let mut joined = first.clone();
         joined.join(second);
@@ -134,14 +134,14 @@ impl Dispatch {
             history.join(&before);
         }
         if history.summary().is_some_and(|summary| summary.state == TaskState::Processing) {
-            // Before the row says so: whoever watches over tasks must not miss it.
+            // Put the mark before the row says that its task runs: the health check must not miss it.
             self.mark_busy(tenant).await?;
         }
         let next = row.cloned().unwrap_or_default().with(tenant, &history, task.ttl);
         self.put_summary(&keys::task_summary(tenant, id), row, &next).await
     }
 
-    /// Takes away a row that is about nobody, on condition that it is as it was read; `false` if it is not.
+    /// Deletes the row of a task that no event knows, on condition that it is as it was read; `false` if it is not.
     pub(super) async fn delete_row(
         &self,
         tenant: &Name,

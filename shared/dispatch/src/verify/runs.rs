@@ -1,7 +1,9 @@
-//! Runs: whether the ledger has everything that their logs say and were told, and whether their records say the same.
+//! Runs: whether the ledger has every event that their logs hold and have emitted, and whether their records
+//! agree.
 //!
-//! The log decides, and its events have their ids and times from the beginning. So each can be looked for in its place,
-//! and sent once more if it is not there. The ledger was read before the logs: what it has and they have not is nobody's.
+//! The log decides, and its events have their ids and times from the beginning. So each can be looked for in
+//! its place, and sent once more if it is not there. The ledger is read before the logs: an event that it has
+//! and that no log has belongs to no run.
 
 use std::collections::BTreeSet;
 
@@ -121,7 +123,7 @@ impl Dispatch {
         let (log, entries) = self.read_log(&run, tenant).await?;
         let mut differences = Vec::new();
         if let Some(detail) = unlike(&run, &log) {
-            // What came while the log was read is in both, or in neither.
+            // The run may have moved between the two reads: its state is read once more.
             let again = self.control.get::<RunRecord>(&key).await?;
             let moved = again.is_none_or(|again| again.state != run.state);
             let mut difference =
@@ -195,7 +197,7 @@ impl Dispatch {
         Ok(missing)
     }
 
-    /// Makes the record say what the log says, unless somebody changes it at the same time.
+    /// Makes the record say what the log says; `false` if another process has changed the record since it was read.
     async fn rebuild_record(
         &self,
         tenant: &Name,

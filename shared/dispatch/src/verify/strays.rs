@@ -19,12 +19,12 @@ use crate::{Dispatch, DispatchError, JobRecord, tasks::SummaryRow};
 /// Rows of one read.
 const PAGE: i32 = 1_000;
 
-/// What is listed and is nobody's, so far.
+/// Rows and jobs that are listed and that no event knows so far.
 #[derive(Default)]
 pub(super) struct Strays {
     pub(super) rows: BTreeMap<Name, SummaryRow>,
     pub(super) jobs: BTreeMap<Name, JobRows>,
-    /// What is certain at once.
+    /// Differences that are certain at once.
     pub(super) differences: Vec<Difference>,
 }
 

@@ -49,7 +49,7 @@ fn story() -> Vec<Event> {
             json!({"jobId": "job-1", "failedTaskId": "b", "taskStatuses": {"a": "completed"}}),
         ),
         event(4, JobEvent::Resumed, json!({"jobId": "job-1", "generation": 2, "tasks": {"b": 2}})),
-        // Somebody adds what is there already.
+        // A producer adds a task that the job already has.
         event(5, JobEvent::TasksAdded, added("b", 3)),
         event(
             6,

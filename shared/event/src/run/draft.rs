@@ -1,5 +1,5 @@
-//! Events that somebody else's runner appends: whether each is of the form that this system reads. Whether it
-//! can follow is another question, for the history.
+//! Checks that the events that an external runner appends have the form that this system reads. The history
+//! decides whether an event may follow the others.
 
 use serde_json::{Map, Value};
 

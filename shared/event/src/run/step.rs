@@ -26,7 +26,7 @@ impl Lifecycle for StepState {
         use StepChange as To;
         match (before, change) {
             (None, To::Created) => Some(Self::Pending),
-            // From running: whoever ran it died, and it is run once more.
+            // From running: its runner died, and another runner starts it once more.
             (Some(Self::Pending | Self::Running), To::Started) => Some(Self::Running),
             (Some(Self::Running), To::Completed) => Some(Self::Completed),
             // From pending: it is abandoned.

@@ -49,7 +49,7 @@ pub enum WaitOutcome {
     Timeout,
     /// The task or job ended.
     Ended,
-    /// Nobody waits any more.
+    /// The run does not wait for it any more.
     Abandoned,
 }
 
@@ -93,7 +93,7 @@ pub enum WaitFor {
         /// Until when.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
-        /// Events that were sent before are not looked at.
+        /// The wait ignores events that were sent before this time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Millis>,
     },
@@ -113,7 +113,7 @@ pub enum WaitFor {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
     },
-    /// Something that cannot be read here; it ends when somebody says so.
+    /// Something that this version cannot read; it ends when a runner appends `wait_completed`.
     Unknown,
 }
 

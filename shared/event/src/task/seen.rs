@@ -16,7 +16,7 @@ use crate::{
 pub(super) const ERROR_MAX: usize = 300;
 /// The longest name of a task, worker, step or activity that is kept, in characters.
 pub(super) const TEXT_MAX: usize = 128;
-/// The most that counts of somebody's own in `usage` may take, in bytes of JSON.
+/// The most bytes of JSON that the counts in `usage` may take that the catalogue does not name.
 const USAGE_MAX: usize = 200;
 
 /// What can happen to a task.

@@ -120,7 +120,7 @@ impl ControlTable {
         }
     }
 
-    /// All keys of a tenant, or of everybody; oldest first.
+    /// All keys of one tenant, or of all tenants; oldest first.
     pub async fn api_keys(&self, tenant: Option<&Name>) -> Result<Vec<ApiKey>, StoreError> {
         let mut keys: Vec<ApiKey> = self.all(keys::API_KEYS).await?;
         keys.retain(|key| tenant.is_none_or(|tenant| key.tenant_id == *tenant));

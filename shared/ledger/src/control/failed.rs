@@ -22,7 +22,7 @@ const KEPT_AFTER_REDRIVE_SECONDS: u64 = 30 * 24 * 60 * 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureState {
-    /// Nobody has done anything about it.
+    /// No operator has redriven it yet.
     Failed,
     /// It was put back on the bus.
     Redriven,
@@ -58,7 +58,7 @@ pub struct FailedDelivery {
     pub reason: String,
     /// Where it stands.
     pub state: FailureState,
-    /// When somebody was told.
+    /// When the alert about it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alerted_at: Option<Millis>,
     /// When it was last put back on the bus.
@@ -140,7 +140,7 @@ impl ControlTable {
         Ok(Kept { failure: kept.unwrap_or(failure), is_new: false })
     }
 
-    /// Notes that somebody was told.
+    /// Records that the alert about a failed delivery was sent.
     pub async fn failure_alerted(&self, failure: &FailedDelivery, now: Millis) -> Result<(), StoreError> {
         self.update_failure(failure, "SET alertedAt = if_not_exists(alertedAt, :now)", now, None).await
     }

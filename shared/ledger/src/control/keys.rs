@@ -98,7 +98,7 @@ pub fn parse_dirty_mark(sk: &str) -> Option<(&str, &str)> {
     sk.split_once('#')
 }
 
-/// When a drainer last visited everybody.
+/// A drainer's round over all tenants: when the last complete one began, and how far the present one is.
 pub fn schedule(drainer: &str) -> ControlKey {
     key("SCHEDULE", drainer)
 }
@@ -447,7 +447,7 @@ pub fn consumed(tenant: &str, event_id: &str, run_id: &str) -> ControlKey {
     key(consumed_by(tenant, event_id), run_id)
 }
 
-/// A hook by the digest of a token that nobody can guess.
+/// A hook by the digest of its generated token, which cannot be guessed.
 pub fn hook(token_digest: &str) -> ControlKey {
     key(format!("HOOK##{token_digest}"), "HOOK")
 }

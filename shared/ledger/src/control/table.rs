@@ -122,7 +122,7 @@ impl ControlTable {
     }
 
     /// Keys of records of one shard whose time has come, oldest first. The index lags behind the
-    /// table: whoever acts on a key reads the record first.
+    /// table: read the record before you act on its key.
     pub async fn due(&self, shard: &str, now: Millis, limit: i32) -> Result<Vec<ControlKey>, StoreError> {
         let answer = self.due_query(shard, now).limit(limit).send().await;
         let answer = answer.map_err(|error| StoreError::new("Query", error))?;

@@ -1,6 +1,6 @@
-//! What a parsed filter refers to and how it loops: a name that nobody knows is an error when
-//! the filter is written, not when the first event comes, and the rounds of nested loops can
-//! be bounded before they begin.
+//! Finds what a parsed filter refers to and how it loops. An unknown name is therefore an error when
+//! the filter is written, not when the first event comes, and the rounds of nested loops can be bounded
+//! before they begin.
 
 use cel::{
     common::ast::{EntryExpr, Expr, LiteralValue, operators},

@@ -22,18 +22,18 @@ use futures::task::AtomicWaker;
 pub(crate) struct Bell {
     code: AtomicBool,
     steps: Mutex<Vec<usize>>,
-    /// Whoever drives the execution.
+    /// Wakes the task that drives the execution.
     driver: AtomicWaker,
 }
 
 impl Bell {
-    /// While the driver is here it needs no waking.
+    /// The driver is polling and needs no waking: drops its waker.
     pub(crate) fn driver_came(&self) {
         drop(self.driver.take());
     }
 
-    /// From now on the driver is woken, and at once if it has something to do. When the code does not
-    /// run any more there is nothing to do.
+    /// Registers the driver's waker, and wakes the driver at once if something has rung meanwhile. Does nothing
+    /// if the code runs no more.
     pub(crate) fn driver_leaves(&self, waker: &Waker, running: bool) {
         if !running {
             return;

@@ -21,7 +21,7 @@ pub(crate) enum Entity {
 pub(crate) struct Command {
     pub(crate) id: Name,
     pub(crate) entity: Entity,
-    /// Its future is gone, and nobody learns how it ends.
+    /// The code has dropped its future, and does not learn how it ends.
     pub(crate) abandoned: bool,
     pub(crate) waker: Option<Waker>,
     /// What the engine's sets hold of it.

@@ -1,7 +1,8 @@
-//! Who takes which event of the log. Events come in the order of the log, one at a time; each is
-//! shown to the subscription of the entity that it is about, found by the ULID in its id, so that an
-//! event costs the same however many commands a run has. (The ULID and not the whole id: a command
-//! whose kind has changed is then found, too, and can be named.) What nobody takes is a mismatch.
+//! Which command takes which event of the log. The engine offers the events in the order of the log, one
+//! at a time, each to the subscription of its entity. It finds the subscription by the ULID in the
+//! entity's id, so that an event costs the same however many commands a run has. (By the ULID and not by
+//! the whole id: this also finds a command whose kind has changed, so that the mismatch can name it.) An
+//! event that no command takes is a mismatch.
 
 use std::collections::HashMap;
 
@@ -11,22 +12,22 @@ use ulid::Ulid;
 /// What a subscription says to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was mine, and more may come.
+    /// It was for this command, and more may come.
     Consumed,
     /// It does not fit.
     NotConsumed,
-    /// It was mine, and the last.
+    /// It was for this command, and the last one.
     Finished,
 }
 
-/// Whom an event was shown to.
+/// What became of an event that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
     /// The command in this slot took it.
     Taken(usize),
     /// The command in this slot refused it.
     Refused(usize),
-    /// Nobody waits for it.
+    /// No command has its ULID.
     Unknown,
 }
 
@@ -41,7 +42,7 @@ impl Consumer {
         self.subscriptions.insert(ulid.into(), slot);
     }
 
-    /// Shows the event to the one that may take it.
+    /// Offers the event to the command that may take it.
     pub(crate) fn offer(
         &mut self,
         event: &mut LogEvent,

@@ -25,7 +25,7 @@ pub(crate) fn draft_error(event_type: RunEventType, id: &Name, error: &Error) ->
     LogDraft { event_data: error.to_log(), ..draft(event_type, id) }
 }
 
-/// What closes an entity that nobody waits for any more; a run is not closed, it ends.
+/// The event that closes an entity that the run waits for no more; `None` for a run, which ends instead.
 pub(crate) fn closing(entity: RunEntity, id: &Name) -> Option<LogDraft> {
     match entity {
         RunEntity::Run => None,

@@ -40,7 +40,7 @@ impl Engine {
         state.now = state.now.max(timestamp);
     }
 
-    /// Gives an event to the command that it is about, and wakes whoever waits for it.
+    /// Gives an event to the command that it is about, and wakes the future that waits for it.
     pub(crate) fn deliver(&self, event: &mut LogEvent, returned: bool) -> Result<(), Mismatch> {
         let mut wakers = Wakers::default();
         let from = event.event_data.get(HANDED_OVER_FROM).and_then(Value::as_str).map(str::to_owned);

@@ -84,8 +84,8 @@ impl WaitRecord {
         self.log != InLog::Unknown
     }
 
-    /// Whether whoever waits for it has something to learn from an event of this type. What starts a task does so
-    /// once the log has the wait for its end.
+    /// Whether an event of this type wakes the future of this wait. A future that starts a task or a job wakes at
+    /// `wait_created`, too: it starts the task once the log has the wait for the task's end.
     pub(crate) fn has_news(&self, event_type: RunEventType) -> bool {
         let starts = matches!(self.what, WaitFor::Task(_) | WaitFor::Job(_));
         self.is_ready() || starts && event_type == RunEventType::WaitCreated

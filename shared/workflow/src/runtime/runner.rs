@@ -1,4 +1,4 @@
-//! A runner: takes the runs that it is sent, one visit each.
+//! A runner: acquires the runs that it gets messages for, and makes one visit for each message.
 
 use std::{
     collections::HashMap,
@@ -17,9 +17,9 @@ use crate::Workflows;
 /// How a runner works.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerOptions {
-    /// How long it has a run without renewing: if it dies, nobody goes on with the run before that.
+    /// How long a lease lasts without renewal: if the runner dies, no other runner continues the run before that.
     pub lease_ms: u64,
-    /// What is due within this time is waited for with the run in hand: a queue's delay has whole seconds.
+    /// The runner keeps its lease and waits for what is due within this time: queue delays have whole seconds.
     pub patience_ms: u64,
 }
 
@@ -39,7 +39,7 @@ struct Parts {
     dispatch: Dispatch,
     workflows: Workflows,
     options: RunnerOptions,
-    /// The runs that this process works on, and how to tell whoever does that there is news.
+    /// The runs that this process works on, each with the `Notify` that tells its visit to read the log again.
     held: Mutex<HashMap<RunKey, Arc<Notify>>>,
     known_logs: Mutex<KnownLogs>,
 }
@@ -51,9 +51,9 @@ pub enum Visited {
     Ended,
     /// It waits for something: a time, an event, a payload, a task.
     Suspended,
-    /// Somebody else works on it, and will see what is new.
+    /// Another visit holds the lease, and will see what is new.
     Held,
-    /// It was taken over while we worked on it.
+    /// Another runner acquired the run during this visit.
     Lost,
     /// There is no such run.
     Unknown,
@@ -87,7 +87,7 @@ impl Runner {
         &self.parts.dispatch
     }
 
-    /// Tells which workflows there are, so that whoever asks for another is told so.
+    /// Publishes the workflows of this runner, so that the start of a run of an unknown workflow is refused.
     pub async fn publish(&self) -> Result<(), DispatchError> {
         self.parts.dispatch.publish_workflows(self.parts.workflows.versions()).await
     }
@@ -134,7 +134,7 @@ impl Runner {
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, HashMap<RunKey, Arc<Notify>>> {
-        // Whoever panicked while holding it left the map whole.
+        // Each change of the map is one call: the map is whole after a panic, too.
         self.parts.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

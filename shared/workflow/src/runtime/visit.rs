@@ -130,7 +130,7 @@ impl<'a> Visit<'a> {
         self.looking
             .add(unsure.map(|event| event.correlation_id.clone()).chain(run.called().iter().cloned()));
         self.telling.note(entries);
-        // Begun since we have it, and not by us.
+        // An external runner has begun the run since this visit acquired it.
         self.is_elsewhere |= run.state == RunState::Pending && log.history.state() == Some(RunState::Running);
         if self.is_elsewhere || has_ended(&log) {
             return self.end(&mut log).await;
@@ -232,7 +232,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Appends, and gives the workflow what is in the log then; `false` if the run is somebody else's now.
+    /// Appends, and feeds the workflow what the log has then; `false` if another runner has the run now.
     async fn append(
         &mut self,
         log: &mut RunLog,
@@ -270,10 +270,10 @@ impl<'a> Visit<'a> {
         Ok(true)
     }
 
-    /// Waits until a step has come further, something is due, or somebody has woken the run.
+    /// Waits until a step makes progress, something is due, or another message wakes the run.
     async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, DispatchError> {
         let dispatch = self.dispatch;
-        // What is slow should be seen while it is.
+        // Emits pending events now, so that the ledger shows a slow step while it runs.
         self.telling.begin();
         let renew_at = self.renew_at();
         let due = execution.next_due().map_or(renew_at, |due| due.min(renew_at));
@@ -361,7 +361,7 @@ impl<'a> Visit<'a> {
         }
         let known: Vec<&str> = self.workflows.names().collect();
         let error = format!("this runner has no workflow `{name}`; it has: {}", known.join(", "));
-        // One that was begun had a runner, and may have it again: it waits for as long as that takes.
+        // A run that was begun had a runner, which may come back: the run waits for as long as that takes.
         let begun = log.history.state() != Some(RunState::Pending);
         match begun || run.created_at.plus(UNKNOWN_MS) > self.dispatch.now() {
             true => Found::Refused(error),
@@ -372,7 +372,7 @@ impl<'a> Visit<'a> {
     pub(super) async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, DispatchError> {
         let news = self.dispatch.catch_up(log).await?;
         let events: Vec<LogEvent> = news.iter().flat_map(|entry| entry.events.clone()).collect();
-        // Somebody elsewhere has begun it, and executes it from now on.
+        // An external runner has begun the run, and executes it from now on.
         self.is_elsewhere |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);
         self.may_be_ending |= events.iter().any(is_closed_by_end);
         self.note(&news);

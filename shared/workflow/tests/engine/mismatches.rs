@@ -24,7 +24,7 @@ fn original() -> World {
     world
 }
 
-/// What is said when the log of [`original`] meets this code.
+/// The mismatch between the log of [`original`] and this code: what the log says, and what the code says.
 fn told<F, Fut, O>(code: F) -> (String, String)
 where
     F: Fn(Ctx) -> Fut + Send + Sync + 'static,
@@ -36,7 +36,7 @@ where
     world.redeploy(workflow(move |ctx, _: Value| code(ctx)));
     assert!(world.poll().is_ready());
     let mismatch = world.execution().mismatch().unwrap().clone();
-    // It fails safely: what the log has open is closed, whoever asked for it.
+    // The run fails safely: it closes what the log has open, whichever version of the code asked for it.
     assert_eq!(world.wanted_types(), [Type::WaitCompleted, Type::RunFailed]);
     assert_eq!(world.wanted()[0].correlation_id, open);
     assert!(!world.execution().busy() && world.execution().next_due().is_none());

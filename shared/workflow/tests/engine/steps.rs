@@ -167,7 +167,7 @@ fn a_step_that_rests_is_not_begun_early_because_others_go_on() {
     gates.open("slow");
     world.settle();
     assert_eq!((world.count(Type::StepCompleted), gates.begun("resting")), (1, 1));
-    // Somebody else did not wait, and died.
+    // Another runner starts the second attempt before its time, and dies.
     let id = world.log[1][1].correlation_id.clone();
     world.news(Type::StepStarted, &id, json!({"attempt": 2}));
     world.crash();

@@ -126,7 +126,7 @@ impl World {
         self.wanted().iter().map(|draft| draft.event_type).collect()
     }
 
-    /// One entry, by whoever; the execution, if there is one, is fed.
+    /// Appends one entry, as any process could, and feeds it to the execution, if there is one.
     pub(crate) fn append(&mut self, drafts: Vec<LogDraft>) {
         let number = self.log.len() as u128 * 1_000;
         let at = self.history.last_at().map_or(self.now, |last| last.max(self.now));
@@ -146,7 +146,7 @@ impl World {
         self.log.push(entry);
     }
 
-    /// One event by somebody else.
+    /// Appends one event, as another process would.
     pub(crate) fn news(&mut self, event_type: Type, id: &Name, data: Value) {
         self.append(vec![draft(event_type, id, data)]);
     }
@@ -161,7 +161,7 @@ impl World {
         any
     }
 
-    /// Goes on until only steps, time or the world can help.
+    /// Polls and appends until only a step, the clock or another process can move the run on.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             if self.poll().is_pending() || !self.record() {

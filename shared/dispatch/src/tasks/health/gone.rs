@@ -1,5 +1,6 @@
-//! Tasks whose worker is gone. The queue brings such a task again by itself, unless its message is gone too; so it is
-//! sent once more, once for each attempt. Whoever receives it twice finds the lease.
+//! Tasks whose worker is gone. The queue delivers such a task again by itself, unless its message is gone
+//! too; so the health check sends the message once more, once for each attempt. If both messages are
+//! delivered, the second worker finds the lease of the first.
 
 use std::collections::HashMap;
 
@@ -31,32 +32,32 @@ const GRACE_MS: u64 = 30_000;
 pub(super) enum Gone {
     /// Its message is on the queue again.
     SentAgain,
-    /// So it was already at an earlier check.
+    /// An earlier check has sent its message again.
     SentBefore,
-    /// Its message is not kept here.
+    /// Its record does not hold its message.
     NotKept,
 }
 
-/// Whether the last that was heard from the task's worker has run out.
+/// Whether `effectiveUntil`, as the task's worker last reported it, has passed.
 pub(super) fn is_overdue(task: &TaskSummary, now: Millis) -> bool {
     task.effective_until.is_some_and(|until| until.get() <= now.minus(GRACE_MS).seconds().get())
 }
 
-/// Whether nobody works on the task, as its record decides.
+/// Whether no worker has the task. Its record decides.
 fn is_gone(record: &TaskRecord, now: Millis) -> bool {
     match record.phase {
         Phase::Ended => false,
         Phase::Running => record.lease_until.is_some_and(|until| until <= now.minus(GRACE_MS)),
-        // Let go on purpose, it waits on the queue. Otherwise somebody works on it who takes no leases, and has
-        // only their word.
+        // A task that its worker released waits on the queue. Otherwise its worker takes no leases, and
+        // nothing but its events said that it has the task.
         Phase::Waiting => record.attempt == 0 || record.let_go != Some(record.attempt),
     }
 }
 
 impl Dispatch {
-    /// Gives back those of the tasks that nobody works on any more. Trouble with one leaves the others alone; it is
-    /// logged, and counted in the second answer. After `deadline` it stops, but not before it has sent one, or failed to:
-    /// the next check comes to the rest.
+    /// Gives back those of the tasks that no worker has any more. Trouble with one leaves the others alone;
+    /// it is logged, and counted in the second answer. After `deadline` it stops, but not before it has sent
+    /// one, or failed to: the next check comes to the rest.
     pub(super) async fn give_back_gone(
         &self,
         tenant: &Name,
@@ -89,7 +90,7 @@ impl Dispatch {
                 break;
             }
             let found = match records.get(&key.pk) {
-                // Nobody here started it, and nobody took a lease: there is nothing to send.
+                // The task has no record, so there is no message in it to send.
                 None => Ok(Some(Gone::NotKept)),
                 Some(None) => Ok(None),
                 Some(Some(record)) => self.send_again(tenant, key, task, record.clone(), now).await,
@@ -120,7 +121,7 @@ impl Dispatch {
                 return Ok(None);
             }
             let Some(body) = record.message.clone() else { return Ok(Some(Gone::NotKept)) };
-            // A worker that takes no leases may count for itself.
+            // A worker that takes no leases may count its attempts itself.
             let attempt = record.attempt.max(task.attempt.unwrap_or(0));
             if record.has_pending_claim() {
                 // What it claimed before has not been sent: that comes first.
@@ -139,7 +140,8 @@ impl Dispatch {
                     return Ok(Some(Gone::SentAgain));
                 }
                 Answer::Refused(None) => return Ok(None),
-                // As it is now: taken, ended, given back by somebody else, or with something unsent in it.
+                // The record has changed: taken, ended, given back by another process, or with something
+                // unsent in it.
                 Answer::Refused(Some(there)) => record = there,
             }
         }

@@ -52,7 +52,7 @@ impl Dispatch {
         Ok(json.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default())
     }
 
-    /// Remembers the tasks that are not healthy, if nobody has since.
+    /// Remembers the tasks that are not healthy, unless another check has changed the mark since it was read.
     pub(super) async fn note_unwell(
         &self,
         mark: &mut BusyMark,
@@ -99,7 +99,8 @@ impl Dispatch {
         }
     }
 
-    /// Changes what is ours of a mark, if it is as it was read. Whoever was faster has checked the same tasks.
+    /// Changes the part of a mark that belongs to the check, if it is as it was read. If not, another process
+    /// was faster and has checked the same tasks.
     async fn change_mark(
         &self,
         mark: &mut BusyMark,
