@@ -326,6 +326,20 @@ async fn a_sweep_ends_in_time_though_the_bus_answers_no_claim() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sweep_ends_in_time_though_it_cannot_see_which_drainers_stand_still() {
+    let store = Store::start().await;
+    let _simulation = Simulation::new(&store, 1);
+    let dispatch = dispatcher(&store, &["a", "b", "c"]).await;
+    store.shared.set_weather(Arc::new(|call: &SimulatedCall| {
+        let hangs = call.operation == "GetItem" && call.about.contains("DRAIN#");
+        (hangs.then(|| Duration::from_secs(3_600)), None)
+    }));
+    let began = Instant::now();
+    dispatch.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
+    assert!(began.elapsed() <= Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_health_check_ends_in_time_though_the_tasks_of_a_tenant_cannot_be_listed() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);

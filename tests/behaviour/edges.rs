@@ -87,7 +87,7 @@ async fn a_mark_that_was_not_put_is_put_though_the_answer_to_the_release_is_lost
         let loses = matches!(moment, Moment::After { status: 200 })
             && call.operation == "UpdateItem"
             && body.contains("\"DRAIN#t\"")
-            && body.contains("REMOVE")
+            && body.contains("wake = :wake")
             && !losing.swap(true, Ordering::SeqCst);
         let verdict = match (fails, loses) {
             (true, _) => Verdict::Fail { status: 400, code: "ProvisionedThroughputExceededException".into() },

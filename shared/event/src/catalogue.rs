@@ -1,4 +1,4 @@
-//! The thirteen event types that the system itself emits, with their exact properties.
+//! The thirteen event types of tasks, jobs and health, with their exact properties.
 //!
 //! A field that may be left out is an `Option` (or a list that may be empty). Readers ignore
 //! fields they do not know. Any other event type is plain JSON: [`Known::read`] answers `None`.

@@ -1,5 +1,5 @@
 //! What a Ledgerline event is: its ids, its envelope, its sixteen keys, the catalogue of
-//! the thirteen event types that the system itself emits, the rules by which a saver admits
+//! the thirteen event types of tasks, jobs and health, the rules by which a saver admits
 //! one, what makes tasks a job, the folds that tell where a task, a job or a run stands, and how
 //! a sent event finds who waits for it.
 //! Pure: no IO, no clock, no randomness; `now` and ids come in as arguments.
