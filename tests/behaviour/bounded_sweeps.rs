@@ -326,6 +326,19 @@ async fn a_sweep_ends_in_time_though_the_bus_answers_no_claim() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wake_up_that_has_its_lease_outlasts_a_slow_bus() {
+    let store = Store::start().await;
+    let mut simulation = Simulation::new(&store, 1);
+    let dispatch = dispatcher(&store, &["a"]).await;
+    store.shared.set_weather(Arc::new(|call: &SimulatedCall| {
+        ((call.operation == "PutEvents").then(|| Duration::from_secs(4)), None)
+    }));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let woken = dispatch.wake(BTreeSet::from([name("a")]), Some(deadline)).await.unwrap();
+    assert_eq!((woken.trouble, simulation.take_sent().len()), (0, 1), "{woken:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sweep_ends_in_time_though_it_cannot_see_which_drainers_stand_still() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);

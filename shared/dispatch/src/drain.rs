@@ -5,7 +5,10 @@
 //! ends the pass before. It moves the cursor no further than the horizon. So an event that this pass does not
 //! read either lies after the horizon, or its saver sees the horizon and puts a pointer into the late lane.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use ledgerline_event::{Millis, Name};
@@ -79,6 +82,17 @@ impl Dispatch {
         drainer: &Name,
         deadline: Option<Instant>,
     ) -> Result<Drained, DispatchError> {
+        self.drain_and_tell(tenant, drainer, deadline, &AtomicBool::new(false)).await
+    }
+
+    /// The same, and sets `has_lease` once the drainer has acquired its lease.
+    pub(crate) async fn drain_and_tell(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        deadline: Option<Instant>,
+        has_lease: &AtomicBool,
+    ) -> Result<Drained, DispatchError> {
         let owner = self.new_event_id();
         let mut drained = Drained::default();
         let mut lease = loop {
@@ -101,6 +115,7 @@ impl Dispatch {
                 }
             }
         };
+        has_lease.store(true, Ordering::Relaxed);
         drained.fence = lease.record.fence;
         let mut alerts = Vec::new();
         let ended = self.passes(&mut lease, deadline, &mut drained, &mut alerts).await;

@@ -4,6 +4,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -41,8 +43,10 @@ const LEAST_SLICE: Duration = Duration::from_secs(2);
 const OVERRUN: Duration = Duration::from_secs(30);
 /// The same at the end of everyone's time…
 const LAST_OVERRUN: Duration = Duration::from_secs(5);
-/// …and of a wake-up.
+/// …of a wake-up that has not acquired its lease…
 const WAKE_OVERRUN: Duration = Duration::from_millis(1_500);
+/// …and of one that has: its tenant can be worked on, and a lease that is given up keeps the next wake-ups away for a minute.
+const LEASED_WAKE_OVERRUN: Duration = Duration::from_secs(10);
 /// How long it may take to mark a visit that failed or was not made, in each of the two partitions.
 const MARK_WITHIN: Duration = Duration::from_secs(1);
 /// How often a sweep writes how far it is.
@@ -130,18 +134,22 @@ struct Unfinished {
 struct Time {
     /// Until then it begins something new.
     until: Instant,
+    /// Then it is given up if it has no lease yet…
     given_up_at: Instant,
+    /// …and then in any case.
+    ended_at: Instant,
 }
 
 impl Time {
     fn of_wake(now: Instant) -> Self {
-        Self { until: now + WAKE_SLICE, given_up_at: now + WAKE_SLICE + WAKE_OVERRUN }
+        let until = now + WAKE_SLICE;
+        Self { until, given_up_at: until + WAKE_OVERRUN, ended_at: until + LEASED_WAKE_OVERRUN }
     }
 
     fn of_visit(now: Instant, deadline: Instant, slice: Duration) -> Self {
         let until = deadline.min(now + slice).max(now + LEAST_SLICE);
         let given_up_at = (until + OVERRUN).min(deadline + LAST_OVERRUN).max(until + LAST_OVERRUN);
-        Self { until, given_up_at }
+        Self { until, given_up_at, ended_at: given_up_at }
     }
 }
 
@@ -262,12 +270,20 @@ impl Dispatch {
         time: Option<Time>,
     ) -> Result<Drained, Unfinished> {
         let began = Instant::now();
-        let visiting = self.visit(visit, marks, time.map(|time| time.until));
+        let has_lease = AtomicBool::new(false);
+        let mut visiting = pin!(self.visit(visit, marks, time.map(|time| time.until), &has_lease));
+        let too_long = || "it took too long and was given up".to_owned();
         let error = match time {
             None => visiting.await.map_err(|error| error.to_string()),
-            Some(time) => match timeout_at(time.given_up_at, visiting).await {
+            Some(time) => match timeout_at(time.given_up_at, visiting.as_mut()).await {
                 Ok(drained) => drained.map_err(|error| error.to_string()),
-                Err(_) => Err("it took too long and was given up".to_owned()),
+                Err(_) if has_lease.load(Ordering::Relaxed) => {
+                    let drained = timeout_at(time.ended_at, visiting).await;
+                    drained
+                        .map_err(|_| too_long())
+                        .and_then(|drained| drained.map_err(|error| error.to_string()))
+                }
+                Err(_) => Err(too_long()),
             },
         };
         match error {
@@ -288,8 +304,9 @@ impl Dispatch {
         visit: &Visit,
         marks: &[Mark],
         deadline: Option<Instant>,
+        has_lease: &AtomicBool,
     ) -> Result<Drained, DispatchError> {
-        let drained = self.drain(&visit.0, &visit.1, deadline).await?;
+        let drained = self.drain_and_tell(&visit.0, &visit.1, deadline, has_lease).await?;
         if drained.again_at.is_none() && !drained.skipped_due_to_lock {
             self.clear_marks(marks, drained.fence).await?;
         }
