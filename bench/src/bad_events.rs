@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::ensure;
 use aws_sdk_dynamodb::types::{PutRequest, WriteRequest};
 use futures::FutureExt;
-use ledgerline_dispatch::{DEFAULT_DRAINER, NewSubscription};
-use ledgerline_embedded::{Call, Hook, Moment, Service, Verdict};
+use ledgerline_drains::{DEFAULT_DRAINER, NewSubscription};
+use ledgerline_embedded::{Call, Interceptor, Moment, Service, Verdict};
 use ledgerline_event::{Event, Keyed, Millis, Name, overflow};
 use ledgerline_ledger::{Clients, system_clock};
 use serde_json::json;
@@ -157,7 +157,7 @@ impl Bench {
                 "workflowType": WORKFLOW_TYPE,
                 "inputMapper": { "event": "$.event_id", "currency": "$.payload.currency" },
             }))?;
-            dispatch.subscribe(&tenant, subscription).await?;
+            dispatch.registry().subscribe(&tenant, subscription).await?;
             let numbers: Vec<usize> =
                 (0..EVENTS).filter(|number| with_bad || Flaw::of(*number).is_none()).collect();
             for batch in numbers.chunks(BATCH) {
@@ -204,7 +204,8 @@ impl Bench {
         let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
         let drainer = Name::new("drainerId", DEFAULT_DRAINER)?;
         self.services.embedded.reset_requests();
-        let (drained, cost) = measured(|| self.runtime.block_on(dispatch.drain(tenant, &drainer, None)));
+        let (drained, cost) =
+            measured(|| self.runtime.block_on(dispatch.drains.drain(tenant, &drainer, None)));
         let (started, requests) = (drained?.triggered.len(), self.services.requests());
         ensure!(started == expected, "{started} starts instead of {expected}");
         let (queues, names) = (self.services.embedded.queues(), &self.services.names);
@@ -215,7 +216,7 @@ impl Bench {
 }
 
 /// Services that let no payload be read, and take nothing that has the mark.
-fn refusing() -> Hook {
+fn refusing() -> Interceptor {
     Arc::new(|call: Call, moment| {
         let verdict = match (moment, call.service) {
             (Moment::Before, Service::S3) if call.operation == "GetObject" => {

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use ledgerline::local::{Local, TENANT};
 use ledgerline_embedded::{Call, Service};
 use ledgerline_event::{Name, dag::task_entity};
+use ledgerline_local::{Local, TENANT};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 

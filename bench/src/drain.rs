@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use ledgerline_dispatch::DEFAULT_DRAINER;
+use ledgerline_drains::DEFAULT_DRAINER;
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{Clients, system_clock};
 use tokio::runtime::Runtime;
@@ -136,15 +136,15 @@ impl Bench {
     /// A drain from the beginning by a process that has just started: it reads and compiles the subscriptions.
     fn drain(&self, tenant: &Name) -> anyhow::Result<Round> {
         let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
-        let begun = self.runtime.block_on(dispatch.drainer_states(tenant))?;
+        let begun = self.runtime.block_on(dispatch.drains.drainer_states(tenant))?;
         if begun.iter().any(|state| !state.cursor.is_empty()) {
             // A new epoch: everything starts again.
             let first = self.first.to_string();
-            let rewind = dispatch.plan_rewind(tenant, DEFAULT_DRAINER, &first, false, false);
+            let rewind = dispatch.drains.plan_rewind(tenant, DEFAULT_DRAINER, &first, false, false);
             let rewind = self.runtime.block_on(rewind)?;
-            self.runtime.block_on(dispatch.rewind(tenant, &rewind))?;
+            self.runtime.block_on(dispatch.drains.rewind(tenant, &rewind))?;
         }
-        let (drained, round) = self.round(dispatch.drain(tenant, &self.drainer, None))?;
+        let (drained, round) = self.round(dispatch.drains.drain(tenant, &self.drainer, None))?;
         let passed = Passed { events: usize::try_from(drained.processed)?, starts: drained.triggered.len() };
         self.check(passed)?;
         Ok(round)
@@ -189,7 +189,7 @@ impl Bench {
         let tenant = self.prepare("tenant-unmatched", None, 10, 0)?;
         let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
         let visit = |expected: usize| {
-            let (drained, round) = self.round(dispatch.drain(&tenant, &self.drainer, None))?;
+            let (drained, round) = self.round(dispatch.drains.drain(&tenant, &self.drainer, None))?;
             ensure!(drained.processed == expected as u64 && drained.triggered.is_empty(), "{drained:?}");
             Ok(round.requests as f64)
         };

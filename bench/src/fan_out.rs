@@ -10,9 +10,9 @@ use std::{
 
 use anyhow::{Context, anyhow, ensure};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use ledgerline::local::Local;
-use ledgerline_dispatch::QueueUrls;
 use ledgerline_event::Name;
+use ledgerline_local::Local;
+use ledgerline_outbox::QueueUrls;
 use tokio::runtime::Runtime;
 
 use crate::{

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use ledgerline::local::REGION;
+use ledgerline_local::REGION;
 
 use crate::services::Services;
 

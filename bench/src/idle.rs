@@ -10,10 +10,11 @@ use std::{
 
 use anyhow::ensure;
 use futures::FutureExt;
-use ledgerline_dispatch::Dispatch;
-use ledgerline_embedded::{Call, Hook, Moment, Verdict};
-use ledgerline_event::{Admitted, Name};
-use ledgerline_ledger::{Clients, Clock, Saver, control::ControlTable, system_clock};
+use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
+use ledgerline_event::{Name, ValidEvent};
+use ledgerline_ledger::{Clients, Clock, Saver, system_clock};
+use ledgerline_stage::Stage;
+use ledgerline_store::ControlTable;
 
 use crate::{
     backlog,
@@ -44,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         let sweep = || async {
             services.embedded.reset_requests();
             naming.store(0, Ordering::Relaxed);
-            let swept = dispatch.sweep(None).await?;
+            let swept = dispatch.sweep.sweep(None).await?;
             let naming = naming.load(Ordering::Relaxed) as f64;
             anyhow::Ok((swept.visited, services.requests() as f64, naming))
         };
@@ -73,7 +74,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// Counts the requests that name one of the tenants.
-fn counting(naming: &Arc<AtomicU64>) -> Hook {
+fn counting(naming: &Arc<AtomicU64>) -> Interceptor {
     let naming = naming.clone();
     Arc::new(move |call: Call, moment| {
         let names_one = call.body.windows(PREFIX.len()).any(|window| window == PREFIX.as_bytes());
@@ -88,7 +89,7 @@ fn counting(naming: &Arc<AtomicU64>) -> Hook {
 async fn settle(
     services: &Services,
     clients: &Clients,
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     numbers: Range<usize>,
 ) -> anyhow::Result<()> {
     let names = &services.names;
@@ -98,7 +99,7 @@ async fn settle(
     for number in numbers {
         let tenant = Name::new("tenantId", format!("{PREFIX}{number}"))?;
         let event = backlog::event(&tenant, number, now.minus(AGE_MS))?;
-        for saved in saver.save(&[Admitted { keys: event.keys(), event }], now).await {
+        for saved in saver.save(&[ValidEvent { keys: event.keys(), event }], now).await {
             saved?;
         }
         register(dispatch, &tenant).await?;

@@ -11,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use ledgerline::local::{Local, LocalOptions, TENANT};
-use ledgerline_embedded::{Call, Hook, Moment};
+use ledgerline_embedded::{Call, Interceptor, Moment};
 use ledgerline_event::Name;
+use ledgerline_local::{Local, LocalOptions, TENANT};
 
 use crate::{
     local_jobs,
@@ -40,12 +40,15 @@ pub(crate) fn run() -> anyhow::Result<Report> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let sightings = Sightings::default();
     let polls = Polls::default();
-    let hook = polls.hook(sightings.hook(local_jobs::job_completed()));
+    let interceptor = polls.interceptor(sightings.interceptor(local_jobs::job_completed()));
     let data = folder.path().join("data");
     let mut report = Report::of_figures();
     runtime.block_on(async {
-        let local =
-            Box::pin(Local::start(LocalOptions { hook: Some(hook), ..LocalOptions::new(&data) })).await?;
+        let local = Box::pin(Local::start(LocalOptions {
+            interceptor: Some(interceptor),
+            ..LocalOptions::new(&data)
+        }))
+        .await?;
         let worker = Worker::start(&binary, &data, &local_jobs::task_file(&folder, "true")?)?;
         polls.wait_for(1).await?;
         local.embedded.reset_requests();
@@ -81,7 +84,7 @@ struct Polls(Arc<Mutex<Vec<Instant>>>);
 
 impl Polls {
     /// Notes polls when they come in; `inner` is asked too.
-    fn hook(&self, inner: Hook) -> Hook {
+    fn interceptor(&self, inner: Interceptor) -> Interceptor {
         let polls = self.clone();
         Arc::new(move |call: Call, moment| {
             if moment == Moment::Before && call.operation == POLL {

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use ledgerline::local::{Local, LocalOptions, STAGE, TENANT};
 use ledgerline_event::Name;
 use ledgerline_ledger::{Names, system_clock};
+use ledgerline_local::{Local, LocalOptions, STAGE, TENANT};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -120,9 +120,9 @@ fn with_backlog(runtime: &Runtime, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With the probes' hook in it.
+/// With the probes' interceptor in it.
 fn watched(options: LocalOptions, probes: &Probes) -> LocalOptions {
-    LocalOptions { hook: Some(probes.hook(&Names::of_stage(STAGE))), ..options }
+    LocalOptions { interceptor: Some(probes.interceptor(&Names::of_stage(STAGE))), ..options }
 }
 
 fn figures(report: &mut Report, when: &str, times: &Times, goal: Goal) {

@@ -1,7 +1,7 @@
 //! Measured figures: `cargo run --release -p ledgerline-bench [name …]`, and runs of workflows beside other
 //! products: the program `runs`, which `bench/rivals/run` calls.
 //!
-//! Each bench stands in a file of its own and returns a [`Report`]; the goals are beside the
+//! Each bench stands in a file of its own and returns a `Report`; the goals are beside the
 //! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
 
 mod backlog;

@@ -3,11 +3,11 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::Context;
-use ledgerline::local::{Local, LocalOptions, STAGE};
-use ledgerline_dispatch::{JobSubmission, SubmittedJobTask};
 use ledgerline_embedded::{Call, Service};
 use ledgerline_event::Name;
+use ledgerline_jobs::{JobSubmission, SubmittedJobTask};
 use ledgerline_ledger::{Emitter, Names};
+use ledgerline_local::{Local, LocalOptions, STAGE};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -16,7 +16,7 @@ use crate::sightings::Sightings;
 /// How many tasks run at the same time.
 pub(crate) const CONCURRENCY: usize = 8;
 
-/// Local mode with a hook in it, and a worker for which every task is `command`, if there is one.
+/// Local mode with an interceptor in it, and a worker for which every task is `command`, if there is one.
 pub(crate) fn options(
     folder: &TempDir,
     sightings: &Sightings,
@@ -25,7 +25,7 @@ pub(crate) fn options(
 ) -> anyhow::Result<LocalOptions> {
     let worker = command.map(|command| task_file(folder, command)).transpose()?;
     let data = folder.path().join("data");
-    Ok(LocalOptions { hook: Some(sightings.hook(names)), worker, ..LocalOptions::new(data) })
+    Ok(LocalOptions { interceptor: Some(sightings.interceptor(names)), worker, ..LocalOptions::new(data) })
 }
 
 /// A task file in which every task is this command.
@@ -46,7 +46,7 @@ pub(crate) async fn submit(
     let app = Name::new("appName", "shop")?;
     let emitter = Emitter::new(&local.clients, &local.names, tenant.clone(), app);
     let submission = JobSubmission { job_id: None, request_id: None, tasks };
-    Ok(Box::pin(local.dispatch.submit_job(&emitter, submission)).await?.job_id)
+    Ok(Box::pin(local.dispatch.jobs.submit_job(&emitter, submission)).await?.job_id)
 }
 
 /// What the end of a job is called.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use ledgerline_dispatch::{Dispatch, EndAnswer, Taken, TaskEnd, TaskLease, TaskMessage};
 use ledgerline_event::catalogue::TaskProcessingStarted;
+use ledgerline_jobs::{Acquisition, EndAnswer, TaskEnd, TaskLease, TaskMessage};
+use ledgerline_stage::Stage;
 use serde_json::json;
 
 /// How long a worker hides a message at a time.
@@ -12,10 +13,10 @@ const EXTENSION: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 3;
 
 /// Takes the task of a message and tells that it has begun.
-pub(crate) async fn begin(dispatch: &Dispatch, body: &str) -> anyhow::Result<TaskLease> {
+pub(crate) async fn begin(dispatch: &Stage, body: &str) -> anyhow::Result<TaskLease> {
     let message = TaskMessage::parse(body)?;
-    let taken = dispatch.take(&message, body, "worker-1", EXTENSION, ATTEMPTS).await?;
-    let Taken::Mine(lease) = taken else { anyhow::bail!("not taken: {taken:?}") };
+    let taken = dispatch.tasks.acquire(&message, body, "worker-1", EXTENSION, ATTEMPTS).await?;
+    let Acquisition::Acquired(lease) = taken else { anyhow::bail!("not taken: {taken:?}") };
     let started = TaskProcessingStarted {
         request_id: message.request_id.to_string(),
         job_id: message.job_id.as_ref().map(ToString::to_string),
@@ -23,14 +24,14 @@ pub(crate) async fn begin(dispatch: &Dispatch, body: &str) -> anyhow::Result<Tas
         worker_id: lease.worker_id.clone(),
         process_id: std::process::id(),
     };
-    dispatch.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
+    dispatch.tasks.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
     Ok(*lease)
 }
 
 /// Completes a task that took so long.
-pub(crate) async fn complete(dispatch: &Dispatch, lease: &TaskLease, duration_ms: u64) -> anyhow::Result<()> {
+pub(crate) async fn complete(dispatch: &Stage, lease: &TaskLease, duration_ms: u64) -> anyhow::Result<()> {
     let end = TaskEnd::Completed { output: json!({ "pages": 42 }), duration_ms, exit_code: 0, usage: None };
-    let ended = dispatch.end(lease, end).await?;
+    let ended = dispatch.tasks.end(lease, end).await?;
     ensure!(ended == EndAnswer::Done, "the end of {} was refused", lease.message.request_id);
     Ok(())
 }

@@ -10,10 +10,13 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use ledgerline_dispatch::{Dispatch, JobSubmission, QueueUrls, SubmittedJobTask};
 use ledgerline_embedded::Service;
 use ledgerline_event::{JobState, Millis, Name};
-use ledgerline_ledger::{Clients, Clock, Emitter, Saver, control::ControlTable, telemetry::Metrics};
+use ledgerline_jobs::{JobSubmission, SubmittedJobTask};
+use ledgerline_ledger::{Clients, Clock, Emitter, Saver, telemetry::Metrics};
+use ledgerline_outbox::QueueUrls;
+use ledgerline_stage::Stage;
+use ledgerline_store::ControlTable;
 use save_event_to_dynamo::Handler;
 
 use crate::{meter::Meter, noop, saving::Saving, services::Services};
@@ -29,7 +32,7 @@ pub(crate) struct Pipeline {
     pub(crate) services: Services,
     pub(crate) clients: Clients,
     pub(crate) meter: Meter,
-    dispatch: Dispatch,
+    dispatch: Stage,
     saving: Saving,
     queue_url: String,
     time: Arc<AtomicU64>,
@@ -94,7 +97,7 @@ impl Pipeline {
         self.meter.take();
 
         let submission = JobSubmission { job_id: None, request_id: None, tasks };
-        let job_id = Box::pin(self.dispatch.submit_job(&emitter, submission)).await?.job_id;
+        let job_id = Box::pin(self.dispatch.jobs.submit_job(&emitter, submission)).await?.job_id;
         self.settle(&tenant).await?;
         let mut completions = Vec::with_capacity(count);
         while completions.len() < count {
@@ -110,7 +113,7 @@ impl Pipeline {
             counted.map(|(_, count)| count).sum()
         };
         let units = self.meter.take();
-        let job = Box::pin(self.dispatch.job(&tenant, &job_id)).await?;
+        let job = Box::pin(self.dispatch.jobs.job(&tenant, &job_id)).await?;
         ensure!(job.job.state == JobState::Completed, "the job is {:?}", job.job);
         Ok(Run {
             tenant,
@@ -155,7 +158,7 @@ impl Pipeline {
 
     async fn wake(&self, tenant: &Name) -> anyhow::Result<()> {
         self.advance(1);
-        let swept = Box::pin(self.dispatch.wake(BTreeSet::from([tenant.clone()]), None)).await?;
+        let swept = Box::pin(self.dispatch.sweep.wake(BTreeSet::from([tenant.clone()]), None)).await?;
         ensure!(swept.trouble == 0, "a drainer had trouble: {swept:?}");
         Ok(())
     }

@@ -10,10 +10,10 @@ use std::{
 use anyhow::ensure;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use futures::FutureExt;
-use ledgerline::local::Local;
-use ledgerline_embedded::{Call, Hook, Moment, Receive, Service, Verdict};
+use ledgerline_embedded::{Call, Interceptor, Moment, Receive, Service, Verdict};
 use ledgerline_event::{Event, Keyed, Name};
 use ledgerline_ledger::{DETAIL_TYPE, Names, system_clock};
+use ledgerline_local::Local;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -48,7 +48,7 @@ impl Probes {
     }
 
     /// Notes when the row of an event is in the table: the saver is not answered yet.
-    pub(crate) fn hook(&self, names: &Names) -> Hook {
+    pub(crate) fn interceptor(&self, names: &Names) -> Interceptor {
         let (probes, table) = (self.clone(), names.events_table.clone());
         Arc::new(move |call: Call, moment| {
             let is_put = call.service == Service::DynamoDb && call.operation == "PutItem";

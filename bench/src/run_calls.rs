@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context, ensure};
 use futures::future::try_join_all;
-use ledgerline::local::{Local, LocalOptions};
-use ledgerline_embedded::{Hook, Service};
+use ledgerline_embedded::{Interceptor, Service};
+use ledgerline_local::{Local, LocalOptions};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -103,7 +103,7 @@ impl Measuring {
     /// Prints the requests of a run with everything at rest, and of the one that follows it at once.
     pub(crate) fn trace(&self) -> anyhow::Result<()> {
         let trace = Trace::default();
-        let calling = Calling::start(self, |ends| trace.hook(ends))?;
+        let calling = Calling::start(self, |ends| trace.interceptor(ends))?;
         let here = Builder::new_current_thread().enable_all().build()?;
         here.block_on(calling.warm_up(self.warm_up))?;
         here.block_on(calling.settle())?;
@@ -121,13 +121,13 @@ impl Measuring {
 }
 
 impl Calling {
-    fn start(measuring: &Measuring, around: impl FnOnce(Hook) -> Hook) -> anyhow::Result<Self> {
+    fn start(measuring: &Measuring, around: impl FnOnce(Interceptor) -> Interceptor) -> anyhow::Result<Self> {
         let Measuring { workload, waiting, .. } = *measuring;
         let runtime = Builder::new_multi_thread().enable_all().build()?;
         let (folder, ends) = (tempfile::tempdir()?, RunEnds::default());
         let options = LocalOptions {
             workflows: Some(workflows()),
-            hook: Some(around(ends.hook())),
+            interceptor: Some(around(ends.interceptor())),
             ..LocalOptions::new(folder.path().join("data"))
         };
         let local = runtime.block_on(async { Box::pin(Local::start(options)).await })?;

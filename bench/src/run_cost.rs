@@ -3,9 +3,9 @@
 //! a run that does nothing else: an empty run is beside it.
 
 use anyhow::ensure;
-use ledgerline_dispatch::HookAnswer;
 use ledgerline_embedded::Service;
 use ledgerline_event::{Name, RunState};
+use ledgerline_runs::HookAnswer;
 use ledgerline_workflow::Visited;
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ async fn execute(pipeline: &RunPipeline, run_id: &Name, meanwhile: &Meanwhile<'_
         Meanwhile::Time => pipeline.advance(u64::try_from(NAP.as_millis())?),
         Meanwhile::Event(matched) => drop(pipeline.send(AWAITED, (*matched).clone()).await?),
         Meanwhile::Payload(token) => {
-            let payload = pipeline.dispatch.receive_by_hook(Some(&pipeline.tenant), token, json!(true));
+            let payload = pipeline.dispatch.hooks.receive_by_hook(Some(&pipeline.tenant), token, json!(true));
             let answer = Box::pin(payload).await?;
             ensure!(matches!(answer, HookAnswer::Received { .. }), "the hook answered {answer:?}");
         }

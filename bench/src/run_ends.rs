@@ -7,8 +7,8 @@ use std::{
 };
 
 use futures::FutureExt;
-use ledgerline_embedded::{Call, Hook, Moment, Service, Verdict};
-use ledgerline_ledger::control::keys;
+use ledgerline_embedded::{Call, Interceptor, Moment, Service, Verdict};
+use ledgerline_store::keys;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -24,7 +24,7 @@ impl RunEnds {
     }
 
     /// Notifies the waiting receiver as soon as the end of a run is in its log, before the runner gets its answer.
-    pub(crate) fn hook(&self) -> Hook {
+    pub(crate) fn interceptor(&self) -> Interceptor {
         let ends = self.clone();
         Arc::new(move |call: Call, moment| {
             if moment == (Moment::After { status: 200 })

@@ -10,10 +10,12 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use ledgerline_dispatch::{Dispatch, EventSubmission, RunDetails, RunMessage, RunSubmission};
 use ledgerline_embedded::Service;
 use ledgerline_event::{Millis, Name};
-use ledgerline_ledger::{Clients, Clock, Emitter, Saver, control::ControlTable, telemetry::Metrics};
+use ledgerline_ledger::{Clients, Clock, Emitter, Saver, telemetry::Metrics};
+use ledgerline_runs::{EventSubmission, RunDetails, RunMessage, RunSubmission};
+use ledgerline_stage::Stage;
+use ledgerline_store::ControlTable;
 use ledgerline_workflow::{Runner, RunnerOptions, Visited};
 use save_event_to_dynamo::Handler;
 use serde_json::Value;
@@ -84,11 +86,11 @@ impl Counted {
 /// The services, and every part that has to do with a run.
 pub(crate) struct RunPipeline {
     pub(crate) services: Services,
-    pub(crate) dispatch: Dispatch,
+    pub(crate) dispatch: Stage,
     pub(crate) runner: Runner,
     pub(crate) tenant: Name,
     emitter: Emitter,
-    drains: Dispatch,
+    drains: Stage,
     saving: Saving,
     meters: Meters,
     time: Arc<AtomicU64>,
@@ -140,7 +142,7 @@ impl RunPipeline {
     /// Starts a run.
     pub(crate) async fn start_run(&self, workflow: &str, input: Value) -> anyhow::Result<Name> {
         let run = RunSubmission { workflow: workflow.to_owned(), input, run_id: None };
-        Ok(Box::pin(self.dispatch.start_run(&self.emitter, run)).await?.run_id)
+        Ok(Box::pin(self.dispatch.runs.start_run(&self.emitter, run)).await?.run_id)
     }
 
     /// Lets the runner go on with a run.
@@ -155,12 +157,12 @@ impl RunPipeline {
     pub(crate) async fn send(&self, name: &str, matched: Value) -> anyhow::Result<Name> {
         let (event, data) = (name.to_owned(), Value::from(99));
         let event = EventSubmission { event, data, r#match: matched, idempotency_key: None };
-        Ok(Box::pin(self.dispatch.send_event(&self.emitter, event, None)).await?.event_id)
+        Ok(Box::pin(self.dispatch.events.send_event(&self.emitter, event, None)).await?.event_id)
     }
 
     /// The run as people see it.
     pub(crate) async fn run(&self, run_id: &Name) -> anyhow::Result<RunDetails> {
-        Box::pin(self.dispatch.run(&self.tenant, run_id)).await.context("reading a run")
+        Box::pin(self.dispatch.runs.run(&self.tenant, run_id)).await.context("reading a run")
     }
 
     /// Saves what is on the bus. Answers how many events that were.
@@ -173,7 +175,7 @@ impl RunPipeline {
         for pass in [1, SETTLED_MS] {
             self.advance(pass);
             let tenants = BTreeSet::from([self.tenant.clone()]);
-            let swept = Box::pin(self.drains.wake(tenants, None)).await?;
+            let swept = Box::pin(self.drains.sweep.wake(tenants, None)).await?;
             ensure!(swept.trouble == 0, "a drainer had trouble: {swept:?}");
         }
         Ok(())

@@ -9,7 +9,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use ledgerline::local::LocalState;
+use ledgerline_local::LocalState;
 use serde_json::{Value, json};
 
 /// The longest that the API waits.

@@ -12,7 +12,8 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::try_join_all;
 use ledgerline_event::{Event, Keyed};
-use ledgerline_ledger::{Saver, control::ControlTable, system_clock, telemetry::Metrics};
+use ledgerline_ledger::{Saver, system_clock, telemetry::Metrics};
+use ledgerline_store::ControlTable;
 use save_event_to_dynamo::Handler;
 use tokio::runtime::Runtime;
 

@@ -1,8 +1,10 @@
 use anyhow::Context;
-use ledgerline::local::{Parameters, REGION, provision, wiring};
-use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
-use ledgerline_embedded::{Embedded, Hook, Options, Service};
+use ledgerline_drains::Drainers;
+use ledgerline_embedded::{Embedded, Interceptor, Options, Service};
 use ledgerline_ledger::{Clients, Clock, Names, telemetry::Metrics};
+use ledgerline_local::{Parameters, REGION, provision, wiring};
+use ledgerline_outbox::QueueUrls;
+use ledgerline_stage::{Stage, StageOptions};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -22,12 +24,12 @@ impl Services {
         Self::of_stage("bench", None)
     }
 
-    /// The same for a stage of this name, with a hook around every request.
-    pub(crate) fn of_stage(stage: &str, hook: Option<Hook>) -> anyhow::Result<Self> {
+    /// The same for a stage of this name, with an interceptor around every request.
+    pub(crate) fn of_stage(stage: &str, interceptor: Option<Interceptor>) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let folder = tempfile::tempdir()?;
         let data = Some(folder.path().to_owned());
-        let options = Options { data, region: REGION.into(), hook, ..Options::default() };
+        let options = Options { data, region: REGION.into(), interceptor, ..Options::default() };
         let names = Names::of_stage(stage);
         let (embedded, dead_letter_queue_url) = runtime.block_on(async {
             let embedded = Embedded::start(options).await?;
@@ -45,8 +47,8 @@ impl Services {
     }
 
     /// A dispatcher as one process of it is.
-    pub(crate) async fn dispatch(&self, clients: &Clients, clock: Clock) -> anyhow::Result<Dispatch> {
-        let options = DispatchOptions {
+    pub(crate) async fn dispatch(&self, clients: &Clients, clock: Clock) -> anyhow::Result<Stage> {
+        let options = StageOptions {
             queues: QueueUrls::find(&clients.sqs, &self.names).await?,
             drainers: Drainers::parse("")?,
             slack: None,
@@ -54,7 +56,7 @@ impl Services {
             ledger_flag: "--stage bench".into(),
             clock,
         };
-        Ok(Dispatch::new(clients, &self.names, options)?)
+        Ok(Stage::new(clients, &self.names, options)?)
     }
 
     /// How many requests all services were sent since the last reset.

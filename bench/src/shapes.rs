@@ -1,6 +1,6 @@
 //! Jobs of any size in shapes that are hard in different ways.
 
-use ledgerline_dispatch::SubmittedJobTask;
+use ledgerline_jobs::SubmittedJobTask;
 use serde_json::{Map, json};
 
 /// Tasks of one layer of a lattice.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use ledgerline_embedded::{Call, Hook, Moment, Verdict};
+use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
 use tokio::sync::Notify;
 
 /// What was seen first when.
@@ -23,7 +23,10 @@ impl Sightings {
     }
 
     /// Notes requests once they are carried out; `names` says what they are called, if anything.
-    pub(crate) fn hook(&self, names: impl Fn(&Call) -> Vec<String> + Send + Sync + 'static) -> Hook {
+    pub(crate) fn interceptor(
+        &self,
+        names: impl Fn(&Call) -> Vec<String> + Send + Sync + 'static,
+    ) -> Interceptor {
         let sightings = self.clone();
         Arc::new(move |call: Call, moment| {
             if moment == (Moment::After { status: 200 }) {

@@ -2,9 +2,10 @@
 //! for. And the event types that they are about, fifty of them.
 
 use anyhow::Context;
-use ledgerline_dispatch::{Dispatch, NewSubscription};
+use ledgerline_drains::NewSubscription;
 use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
+use ledgerline_stage::Stage;
 use ledgerline_subscription::WorkflowType;
 use serde_json::{Value, json};
 
@@ -45,22 +46,22 @@ pub(crate) fn bystander(number: usize) -> String {
 }
 
 /// Gives `tenant` a workflow type of kind `task`.
-pub(crate) async fn register(dispatch: &Dispatch, tenant: &Name) -> anyhow::Result<()> {
+pub(crate) async fn register(dispatch: &Stage, tenant: &Name) -> anyhow::Result<()> {
     let workflow_type =
         json!({ "workflowType": WORKFLOW_TYPE, "kind": "task", "createdAt": system_clock()() });
     let workflow_type: WorkflowType = serde_json::from_value(workflow_type)?;
-    Ok(dispatch.register(tenant, &workflow_type).await?)
+    Ok(dispatch.registry().register(tenant, &workflow_type).await?)
 }
 
 /// Subscribes `tenant` to `glob`; a start says which event and entity it is about.
-pub(crate) async fn subscribe(dispatch: &Dispatch, tenant: &Name, glob: &str) -> anyhow::Result<()> {
+pub(crate) async fn subscribe(dispatch: &Stage, tenant: &Name, glob: &str) -> anyhow::Result<()> {
     let new: Value = json!({
         "eventTypeGlob": glob,
         "workflowType": WORKFLOW_TYPE,
         "inputMapper": { "event": "$.event_id", "entity": "$.entity_id" },
     });
     let new: NewSubscription = serde_json::from_value(new)?;
-    dispatch.subscribe(tenant, new).await.with_context(|| format!("subscribing to {glob}"))?;
+    dispatch.registry().subscribe(tenant, new).await.with_context(|| format!("subscribing to {glob}"))?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ledgerline_embedded::{Call, Hook, Moment};
+use ledgerline_embedded::{Call, Interceptor, Moment};
 use serde_json::Value;
 
 /// One request.
@@ -28,7 +28,7 @@ impl Trace {
     }
 
     /// Notes when requests come and are answered; `inner` is asked too.
-    pub(crate) fn hook(&self, inner: Hook) -> Hook {
+    pub(crate) fn interceptor(&self, inner: Interceptor) -> Interceptor {
         let trace = self.clone();
         Arc::new(move |call: Call, moment| {
             let (now, body) = (Instant::now(), call.body.as_ptr() as usize);

@@ -6,8 +6,8 @@
 
 use anyhow::ensure;
 use ledgerline_embedded::Service;
-use ledgerline_event::leaves::index_leaf;
-use ledgerline_ledger::control::{ControlTable, Item, item, keys};
+use ledgerline_event::match_index::index_leaf;
+use ledgerline_store::{ControlTable, Item, item, keys};
 use ledgerline_workflow::Visited;
 use serde_json::{Map, Value, json};
 use ulid::Ulid;

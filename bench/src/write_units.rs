@@ -4,8 +4,9 @@
 //! idempotency key makes it a transaction with a marker in the control table.
 
 use anyhow::ensure;
-use ledgerline_event::{Admitted, Event, Millis, catalogue::EVENT_TYPES};
-use ledgerline_ledger::{Outcome, Saver, control::ControlTable};
+use ledgerline_event::{Event, Millis, ValidEvent, catalogue::EVENT_TYPES};
+use ledgerline_ledger::{Outcome, Saver};
+use ledgerline_store::ControlTable;
 use serde_json::json;
 
 use crate::{
@@ -62,7 +63,7 @@ pub(crate) fn run() -> anyhow::Result<Report> {
 
 async fn save(saver: &Saver, meter: &Meter, event: Event, now: Millis) -> anyhow::Result<Reading> {
     meter.take();
-    let answers = saver.save(&[Admitted { keys: event.keys(), event }], now).await;
+    let answers = saver.save(&[ValidEvent { keys: event.keys(), event }], now).await;
     for answer in answers {
         let outcome = answer?;
         ensure!(matches!(outcome, Outcome::Saved { .. }), "not saved but {outcome:?}");

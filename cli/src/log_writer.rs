@@ -1,5 +1,5 @@
-//! Log lines on their way to standard error. A reader that is gone or does not read must cost log lines and nothing else:
-//! the lines wait in a bounded queue for a thread of its own, and what does not fit is dropped and counted.
+//! Writes log lines to standard error without ever blocking the process: a thread of its own writes them from a bounded queue.
+//! If the reader is gone or does not read, lines that do not fit into the queue are dropped and counted.
 
 use std::{
     io::{self, Write},
@@ -13,12 +13,12 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait; with the longest lines that we log some megabytes.
+/// The most lines that wait: some megabytes, with the longest lines that are logged.
 const MAX_WAITING: usize = 4_096;
 /// How long an ending process waits until the lines are written.
 const FLUSH_WITHIN: Duration = Duration::from_millis(500);
 
-/// The way into the queue. Cheap to clone; never blocks, never fails.
+/// Puts lines into the queue. Cheap to clone; never blocks, never fails.
 #[derive(Clone)]
 pub(crate) struct LogWriter {
     lines: SyncSender<Job>,
@@ -44,7 +44,7 @@ impl LogWriter {
         Self { lines, dropped }
     }
 
-    /// Lines that were dropped, and that the log has not told of.
+    /// How many lines were dropped that the log has not reported.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -56,8 +56,8 @@ impl LogWriter {
     }
 }
 
-/// Writes lines until there are no more senders. A line that cannot be written is dropped: after `EPIPE` each one, with a full
-/// disk each one until there is room.
+/// Writes lines until all senders are dropped. A line that cannot be written is dropped: after `EPIPE` every line, on a full
+/// disk every line until there is room.
 fn write_all(mut out: impl Write, waiting: &Receiver<Job>, dropped: &AtomicU64) {
     for job in waiting {
         let line = match job {
@@ -115,7 +115,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// What local mode says on standard output. A reader that is gone or does not read costs lines and nothing else.
+/// Prints lines of local mode on standard output, and drops lines if the reader is gone or does not read.
 pub(crate) struct Banner {
     writer: OnceLock<LogWriter>,
     is_read: AtomicBool,
@@ -126,7 +126,7 @@ impl Banner {
         Self { writer: OnceLock::new(), is_read: AtomicBool::new(true) }
     }
 
-    /// Prints a line. As long as there is a reader it is written when this returns, in order with other output.
+    /// Prints a line. As long as the reader reads, the line is written when this returns, in order with other output.
     pub(crate) fn line(&self, text: &str) {
         let writer = self.writer.get_or_init(|| LogWriter::to(io::stdout()));
         let _ = writeln!(writer.make_writer(), "{text}");

@@ -1,4 +1,4 @@
-//! Log lines on standard error, for people or for machines; `RUST_LOG` says how much.
+//! Log lines on standard error, for people or for machines; `RUST_LOG` sets the level.
 
 use std::{
     io::{IsTerminal, Write},
@@ -9,14 +9,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::log_writer::LogWriter;
 
-/// A worker tells when a task starts and ends…
-pub(crate) const WORKER_TELLS: &str = "warn,ledgerline::worker=info";
-/// …and if wanted also what the task itself says.
-pub(crate) const WORKER_TALKS: &str = "warn,ledgerline::worker=debug";
+/// Also the worker's lines about the start and end of each task…
+pub(crate) const WORKER_LOGS: &str = "warn,ledgerline_worker=info";
+/// …and what the tasks write.
+pub(crate) const WORKER_AND_TASK_LOGS: &str = "warn,ledgerline_worker=debug";
 
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
 
-/// Log lines for people, away from the data.
+/// Log lines for people, apart from the data on standard output.
 pub(crate) fn logs_to_stderr(level: &str) {
     tracing_subscriber::fmt()
         .with_writer(writer())
@@ -38,27 +38,27 @@ pub(crate) fn json_logs_to_stderr(level: &str) {
         .init();
 }
 
-/// Waits a moment until what was logged is written; to be called before the process ends.
+/// Waits for a moment until log lines are written. Call it before the process ends.
 pub fn flush_logs() {
     if let Some(writer) = WRITER.get() {
         writer.flush();
     }
 }
 
-/// Log lines that were dropped, and that the log has not told of.
+/// How many log lines were dropped that the log has not reported.
 pub(crate) fn dropped_lines() -> u64 {
     WRITER.get().map_or(0, LogWriter::dropped)
 }
 
-/// Says why the process ends. A standard error that cannot be written to does not matter any more.
-pub fn last_words(text: &str) {
+/// Prints why the process ends. If standard error cannot be written, the exit code has to do.
+pub fn print_last_line(text: &str) {
     flush_logs();
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 fn writer() -> LogWriter {
     let writer = WRITER.get_or_init(|| LogWriter::to(std::io::stderr())).clone();
-    // The hook of the standard library writes to standard error by itself, and waits for a reader that does not read.
+    // The standard library's panic hook writes to standard error itself, and blocks if its reader does not read.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     writer
 }

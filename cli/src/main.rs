@@ -17,7 +17,7 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            ledgerline::last_words(&format!("error: {error:#}"));
+            ledgerline::print_last_line(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

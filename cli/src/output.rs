@@ -1,4 +1,4 @@
-//! What a person sees, and what a script reads.
+//! Output on the terminal: tables for people, JSON lines for scripts.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -21,7 +21,7 @@ impl Output {
         Self { json }
     }
 
-    /// Whether a script reads.
+    /// Whether the output is JSON lines.
     pub(crate) fn is_json(self) -> bool {
         self.json
     }
@@ -36,12 +36,12 @@ impl Output {
         Ok(writeln!(io::stdout().lock(), "{text}")?)
     }
 
-    /// A line for people beside the data, on standard error.
-    pub(crate) fn aside(self, text: &str) -> anyhow::Result<()> {
+    /// A line for people that is not data, on standard error.
+    pub(crate) fn note(self, text: &str) -> anyhow::Result<()> {
         Ok(writeln!(io::stderr().lock(), "{text}")?)
     }
 
-    /// Rows under headings, aligned; `none` is said when there are no rows.
+    /// Rows under headings, aligned; without rows it prints `none` on standard error.
     pub(crate) fn table(self, headings: &[&str], rows: Vec<Vec<String>>, none: &str) -> anyhow::Result<()> {
         if rows.is_empty() {
             // Not data: a script that counts lines must count none.
@@ -63,7 +63,7 @@ impl Output {
     }
 }
 
-/// Says what is wrong with the command line, as the parser does for what it can see.
+/// Reports an error in the command line that the parser cannot detect, in the parser's form.
 pub(crate) fn wrong_usage(problem: &str) -> ExitCode {
     eprintln!("error: {problem}");
     ExitCode::from(2)
@@ -74,7 +74,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
-/// What an event says, on one line. What is missing of it is said whole: the key is needed to find it.
+/// The beginning of an event's properties, on one line. If they are missing from S3, the whole reason with the key.
 pub(crate) fn properties(event: &Event, chars: usize) -> String {
     match overflow::missing(&event.properties) {
         Some(missing) => format!("missing: {missing}"),

@@ -1,27 +1,29 @@
-//! Which ledger a command is about: a stage on AWS, or the local mode that is running.
+//! The ledger on which a command works: a stage on AWS, or the local mode that is running.
 
 use anyhow::{Context, bail};
-use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
+use ledgerline_drains::Drainers;
 use ledgerline_event::Name;
 use ledgerline_ledger::{
-    Clients, Emitter, Names, Payloads, Reader, control::ControlTable, parameter, system_clock,
-    telemetry::Metrics,
+    Clients, Emitter, LocalState, Names, Reader, Redrive, parameter, system_clock, telemetry::Metrics,
 };
+use ledgerline_outbox::QueueUrls;
+use ledgerline_stage::{Stage, StageOptions};
+use ledgerline_store::{ApiKeys, ControlTable, FailedDeliveries, Payloads};
 
-use crate::{args::TargetArgs, local::LocalState};
+use crate::args::TargetArgs;
 
 /// A ledger to work on.
 pub(crate) struct Target {
     pub(crate) clients: Clients,
     pub(crate) names: Names,
     pub(crate) endpoint: String,
-    /// How a person names it on the command line.
+    /// The flag that selects it on the command line, for commands that alerts and notes suggest.
     flag: String,
     tenant: Option<Name>,
 }
 
 impl Target {
-    /// Finds the ledger that the arguments mean.
+    /// Finds the ledger that the arguments select.
     pub(crate) async fn find(args: &TargetArgs) -> anyhow::Result<Self> {
         let tenant = args.tenant.as_ref().map(|text| Name::new("--tenant", text.as_str())).transpose()?;
         match (&args.stage, args.local) {
@@ -50,8 +52,8 @@ impl Target {
     async fn on_aws(stage: &str, tenant: Option<Name>) -> anyhow::Result<Self> {
         let clients = Clients::from_environment().await;
         let mut names = Names::of_stage(stage);
-        // Bucket names are global, so the deployment publishes the one that it was given. `doctor` tells
-        // what is missing, and most commands need no bucket.
+        // Bucket names are global, so the deployment publishes its own in a parameter. Most commands need no bucket, and
+        // `doctor` reports a missing one.
         let bucket = parameter(&clients.ssm, &names.payload_bucket_parameter).await;
         if let Some(bucket) = bucket.with_context(|| format!("stage {stage} on AWS does not answer"))? {
             names.payload_bucket = bucket;
@@ -59,20 +61,32 @@ impl Target {
         Ok(Self { clients, names, endpoint: "AWS".into(), flag: format!("--stage {stage}"), tenant })
     }
 
-    /// Whose events.
+    /// The tenant; an error if none is given.
     pub(crate) fn tenant(&self) -> anyhow::Result<&Name> {
         self.tenant
             .as_ref()
             .context("say whose events: --tenant TENANT, or LEDGERLINE_TENANT in the environment")
     }
 
-    /// The tenant, if one was said.
-    pub(crate) fn tenant_if_said(&self) -> Option<&Name> {
+    /// The tenant, if one is given.
+    pub(crate) fn tenant_if_given(&self) -> Option<&Name> {
         self.tenant.as_ref()
     }
 
     pub(crate) fn control(&self) -> ControlTable {
         ControlTable::new(self.clients.dynamo.clone(), &self.names.control_table)
+    }
+
+    pub(crate) fn api_keys(&self) -> ApiKeys {
+        ApiKeys::new(self.control())
+    }
+
+    pub(crate) fn failed_deliveries(&self) -> FailedDeliveries {
+        FailedDeliveries::new(self.control())
+    }
+
+    pub(crate) fn redrive(&self) -> Redrive {
+        Redrive::new(&self.clients, &self.names, system_clock())
     }
 
     pub(crate) fn payloads(&self) -> Payloads {
@@ -83,7 +97,7 @@ impl Target {
         Reader::new(self.clients.dynamo.clone(), &self.names.events_table, self.payloads())
     }
 
-    /// Emits what a person does here.
+    /// An emitter for events that a user causes at the command line.
     pub(crate) fn emitter(&self, app: Name) -> anyhow::Result<Emitter> {
         let emitter = Emitter::new(&self.clients, &self.names, self.tenant()?.clone(), app);
         Ok(emitter.within(|origin| {
@@ -92,11 +106,11 @@ impl Target {
         }))
     }
 
-    /// What starts work, in this process. Alerts wait for the dispatcher, which may tell people.
-    pub(crate) async fn dispatch(&self) -> anyhow::Result<Dispatch> {
+    /// The dispatcher's operations, in this process. It sends no alerts: stored alerts wait for the deployed dispatcher.
+    pub(crate) async fn dispatch(&self) -> anyhow::Result<Stage> {
         let drainers =
             parameter(&self.clients.ssm, &self.names.drainers_parameter).await?.unwrap_or_default();
-        let options = DispatchOptions {
+        let options = StageOptions {
             queues: QueueUrls::find(&self.clients.sqs, &self.names).await?,
             drainers: Drainers::parse(&drainers)?,
             slack: None,
@@ -104,6 +118,6 @@ impl Target {
             ledger_flag: self.flag.clone(),
             clock: system_clock(),
         };
-        Ok(Dispatch::new(&self.clients, &self.names, options)?)
+        Ok(Stage::new(&self.clients, &self.names, options)?)
     }
 }

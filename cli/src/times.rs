@@ -1,28 +1,13 @@
-//! Times as people type them.
+//! Times as people type and read them.
 
-use ledgerline_event::{Invalid, Millis};
+use ledgerline_event::{Invalid, Millis, parse_duration_ms};
 
 /// 13 digits, RFC 3339, or how long ago: `90s`, `5m`, `2h`, `1d`.
 pub(crate) fn parse(field: &'static str, text: &str, now: Millis) -> Result<Millis, Invalid> {
-    match length(text) {
+    match parse_duration_ms(text) {
         Some(ms) => Ok(now.minus(ms)),
         None => Millis::parse(field, text),
     }
-}
-
-/// `90s`, `5m`, `2h`, `1d` in milliseconds.
-pub(crate) fn length(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let unit_ms = match unit {
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    // `+3` is a number to Rust.
-    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-    number.parse::<u64>().ok().filter(|_| digits).map(|count| count.saturating_mul(unit_ms))
 }
 
 /// A length of time in its two largest units.

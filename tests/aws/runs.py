@@ -1,4 +1,4 @@
-"""Runs of durable workflows: the example program deployed as workflow-runner, and as a process beside it."""
+"""Runs of durable workflows: the example program deployed as the function `runner`, and as a process beside it."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def pay(stack, tenant, order, cents):
 
 
 def the_runner_is_called_by_the_run_queue_and_by_schedule(stack, slack):
-    name = f"{stack.stage}-workflow-runner"
+    name = f"{stack.stage}-runner"
     (source,) = stack.functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
     assert source["EventSourceArn"].endswith(f":{stack.stage}-runs"), source
     assert (source["BatchSize"], source["FunctionResponseTypes"]) == (1, ["ReportBatchItemFailures"]), source
@@ -214,7 +214,7 @@ def what_is_no_run_goes_back_and_holds_nobody_up(stack, slack):
 
 def the_program_as_a_process_needs_no_more_than_its_policy(stack, slack):
     tenant, name = "machine-room", f"{stack.stage}-runner"
-    function = f"{stack.stage}-workflow-runner"
+    function = f"{stack.stage}-runner"
     (source,) = stack.functions.list_event_source_mappings(FunctionName=function)["EventSourceMappings"]
     us = boto3.client("sts").get_caller_identity()["Arn"]
     trust = {"Effect": "Allow", "Principal": {"AWS": us}, "Action": "sts:AssumeRole"}

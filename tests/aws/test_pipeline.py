@@ -205,7 +205,7 @@ def the_runner_may_neither_write_nor_read_the_events_table(stack, slack):
         run = {"PK": {"S": "RUN#nobody#none"}, "SK": {"S": "RUN"}}
         assert not refused(dynamodb.get_item, TableName=stack.outputs["ControlTableName"], Key=run)
 
-    with_role(stack, "WorkflowRunnerRole", check)
+    with_role(stack, "RunnerRole", check)
 
 
 def the_saver_may_only_add_to_the_events_table(stack, slack):

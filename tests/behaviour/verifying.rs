@@ -1,21 +1,17 @@
 //! What is stored of tasks and jobs, compared with the ledger: what differs is found and named, what is derived can be
 //! made again, and what is only on its way is no fault.
 
-mod by_hand;
-mod moving;
+mod command;
+mod live_ledger;
 mod runs;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline_dispatch::{Standing, Verified};
 use ledgerline_event::catalogue::TaskState;
-use ledgerline_ledger::control::keys::{self, ControlKey};
+use ledgerline_store::keys::{self, ControlKey};
+use ledgerline_verify::{Standing, Verified};
 use serde_json::{Value, json};
 
-use crate::{
-    ledger::Ledger,
-    shift::diamond,
-    world::{Item, event, name, scan, text},
-};
+use ledgerline_test_support::{Item, Ledger, diamond, event, name, scan, text};
 
 /// A diamond that is completed, one whose root failed, a task that runs, and one that waits; settled.
 async fn some_work() -> Ledger {
@@ -56,7 +52,7 @@ async fn settle_all(ledger: &Ledger, tenant: &str) {
 }
 
 async fn verify(ledger: &Ledger, rebuild: bool) -> Verified {
-    ledger.dispatch.verify(&name("t"), rebuild, &mut |_| {}).await.unwrap()
+    ledger.dispatch.verify.verify(&name("t"), rebuild, &mut |_| {}).await.unwrap()
 }
 
 /// What was found, in short.
@@ -115,7 +111,7 @@ async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     assert_eq!((verified.tasks, verified.jobs), (9, 2));
     assert!(verified.events > 20 && verified.agrees());
 
-    ledger.dispatch.resume_job(&ledger.emitter("t"), "broken").await.unwrap();
+    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "broken").await.unwrap();
     ledger.settle("t").await;
     agrees(&verify(&ledger, false).await);
     ledger.work_off("t").await;
@@ -124,12 +120,12 @@ async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     let verified = verify(&ledger, true).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (12, 2));
-    let nobody = ledger.dispatch.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let nobody = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
     assert_eq!((nobody.tasks, nobody.jobs, nobody.events, nobody.differences.len()), (0, 0, 0, 0));
 }
 
 #[tokio::test]
-async fn what_was_refused_and_what_others_emitted_is_no_difference() {
+async fn refused_ends_and_events_of_other_systems_are_no_difference() {
     let ledger = some_work().await;
     let emit_job = |job: &'static str, event_type: &'static str, properties: Value| {
         ledger.advance(1);
@@ -146,7 +142,7 @@ async fn what_was_refused_and_what_others_emitted_is_no_difference() {
             json!({"jobId": job, "newTasks": one("more", &[]), "previousTotalTasks": 5, "totalTasksNow": 6});
         emit_job(job, "Job Tasks Added", added).await.unwrap();
     }
-    // A job and a task that nobody submitted here, whose events name no generation.
+    // A job and a task of another system, whose events name no generation.
     emit_job("foreign", "Job Created", created("foreign", one("a", &[]))).await.unwrap();
     ledger.settle("t").await;
     for (event_type, task) in [
@@ -167,7 +163,7 @@ async fn what_was_refused_and_what_others_emitted_is_no_difference() {
 }
 
 #[tokio::test]
-async fn rows_that_are_missing_wrong_misplaced_or_nobodys_are_found_and_made_again() {
+async fn missing_stale_misplaced_and_orphaned_rows_are_found_and_rebuilt() {
     let ledger = some_work().await;
     let whole = control_rows(&ledger, "t").await;
     delete(&ledger, &row("done:task-A")).await;
@@ -219,7 +215,8 @@ async fn rows_that_are_missing_wrong_misplaced_or_nobodys_are_found_and_made_aga
         rows.into_iter().map(versions).collect::<Vec<_>>()
     };
     assert_eq!(without(control_rows(&ledger, "t").await), without(whole));
-    let running = ledger.dispatch.tasks(&name("t"), Some(TaskState::Processing), 10, None).await.unwrap();
+    let running =
+        ledger.dispatch.tasks.tasks(&name("t"), Some(TaskState::Processing), 10, None).await.unwrap();
     assert_eq!(running.items.iter().map(|task| task.request_id.as_str()).collect::<Vec<_>>(), ["runs"]);
 }
 
@@ -254,7 +251,7 @@ async fn another_tenants_rows_are_never_touched() {
     ];
     assert_eq!(found(&verified), foreign);
     assert_eq!(control_rows(&ledger, "u").await, before);
-    let own = ledger.dispatch.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let own = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
     assert_eq!(own.count(Standing::Rebuilt), 4, "{:#?}", own.differences);
     agrees(&verify(&ledger, false).await);
 }
@@ -269,14 +266,14 @@ async fn a_job_in_the_wrong_list_is_found_and_listed_where_it_belongs() {
     assert_eq!(found(&verify(&ledger, false).await), expected(Standing::Fault));
     assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Rebuilt));
     agrees(&verify(&ledger, false).await);
-    let running = ledger.dispatch.jobs(&name("t"), None, 10, None).await.unwrap();
+    let running = ledger.dispatch.jobs.jobs(&name("t"), None, 10, None).await.unwrap();
     let states: Vec<_> =
         running.items.iter().map(|job| (job.job.job_id.as_str(), job.state.as_str())).collect();
     assert_eq!(states, [("broken", "failed"), ("done", "completed")]);
 }
 
 #[tokio::test]
-async fn what_decides_about_a_job_is_told_of_and_left_alone() {
+async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_rebuilt() {
     let ledger = some_work().await;
     let (done, broken) = (keys::job("t", "done"), keys::job("t", "broken"));
     let end = |job: &str, task: &str| keys::job_end("t", job, task);
@@ -366,7 +363,7 @@ async fn what_decides_about_a_job_is_told_of_and_left_alone() {
     }
     dynamo.put_item().table_name(table).set_item(Some(completed)).send().await.unwrap();
     agrees(&verify(&ledger, false).await);
-    // A job that nobody created, and that nobody else would ever find.
+    // An orphan: the record of a job that was never created.
     let mut nobody = scan_row(&ledger, &done).await;
     nobody.insert("PK".into(), text("JOB#t#ghost"));
     nobody.insert("jobId".into(), text("ghost"));
@@ -397,7 +394,7 @@ async fn a_row_of_the_version_before_that_is_never_due_is_different_and_a_rebuil
 }
 
 #[tokio::test]
-async fn a_record_that_ended_otherwise_than_the_ledger_says_is_told_of_and_left_alone() {
+async fn a_record_that_ended_otherwise_than_the_ledger_says_is_reported_and_not_rebuilt() {
     let ledger = some_work().await;
     let record = |task: &str| keys::task_record("t", task, 1);
     // The ledger says that it ended, and its record does not.
@@ -443,7 +440,7 @@ async fn a_record_that_ended_otherwise_than_the_ledger_says_is_told_of_and_left_
 }
 
 #[tokio::test]
-async fn a_claim_that_nobody_finishes_is_told_of() {
+async fn a_claim_that_no_process_finishes_is_reported() {
     let ledger = some_work().await;
     let key = keys::task_record("t", "waits", 1);
     set(&ledger, &key, "state", text("pending")).await;
@@ -455,6 +452,6 @@ async fn a_claim_that_nobody_finishes_is_told_of() {
     // …and has not.
     ledger.advance(600_000);
     assert_eq!(found(&verify(&ledger, true).await), [("waits", "claim-overdue", Standing::Fault)]);
-    ledger.dispatch.sweep(None).await.unwrap();
+    ledger.dispatch.sweep.sweep(None).await.unwrap();
     agrees(&verify(&ledger, false).await);
 }

@@ -3,10 +3,9 @@
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use ledgerline_dispatch::DEFAULT_DRAINER;
+use ledgerline_drains::DEFAULT_DRAINER;
+use ledgerline_event::parse_duration_ms;
 use ledgerline_subscription::OnFailure;
-
-use crate::times;
 
 /// `ledgerline subscriptions`
 #[derive(Debug, Subcommand)]
@@ -28,17 +27,17 @@ pub enum SubscriptionsCommand {
     },
     /// Say which subscriptions an event matches, why the others do not, and with what input they start
     Test(TestArgs),
-    /// Let it fire again
+    /// Enable a subscription that was disabled
     Enable {
         /// Its id
         id: String,
     },
-    /// Keep it, but let it not fire
+    /// Disable a subscription without deleting it
     Disable {
         /// Its id
         id: String,
     },
-    /// Take it away; what it started goes on
+    /// Remove it; what it started goes on
     Rm {
         /// Its id
         id: String,
@@ -69,24 +68,24 @@ pub struct AddSubscriptionArgs {
     /// The drainer that it belongs to
     #[arg(long, value_name = "ID", default_value = DEFAULT_DRAINER)]
     pub drainer: String,
-    /// What becomes of an event that cannot be dispatched after all attempts
+    /// What the drainer does with a start that still fails after all attempts
     #[arg(long, value_enum, default_value = "park")]
     pub on_failure: OnFailureArg,
-    /// Where a drainer that is new to the tenant begins, instead of at the beginning of the ledger
+    /// Where a drainer begins that has not begun for this tenant; without it, at the beginning of the ledger
     #[arg(long, value_name = "TIME")]
     pub start_at: Option<String>,
-    /// Add it, but let it not fire yet
+    /// Add it disabled
     #[arg(long)]
     pub disabled: bool,
 }
 
-/// What becomes of an event that cannot be dispatched.
+/// What the drainer does with a start that fails.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum OnFailureArg {
-    /// Set it aside and go on
+    /// Park it and go on
     Park,
-    /// Stay before it
+    /// Stop before its event and retry
     Halt,
 }
 
@@ -134,7 +133,7 @@ pub enum WorkflowsCommand {
     Add(AddWorkflowArgs),
     /// List workflow types
     List,
-    /// Take a workflow type away; what subscribes to it fails until it is back
+    /// Remove a workflow type; starts of its subscriptions fail until it is registered again
     Rm {
         /// Its name
         #[arg(value_name = "TYPE")]
@@ -214,7 +213,7 @@ pub enum KindArg {
   ledgerline --local drain
   ledgerline --stage prod --tenant acme drain --drainer timeline --json
 
-Exit code 1 if the drain stands before an event that cannot be dispatched.")]
+Exit code 1 if the drainer is halted on an event, or a start waits for its retry.")]
 pub struct DrainArgs {
     /// Which drainer
     #[arg(long, value_name = "ID", default_value = DEFAULT_DRAINER)]
@@ -235,19 +234,19 @@ pub struct DrainersArgs {}
   ledgerline --local rewind --to 2026-05-25T14:00:00Z --missing-only --yes
   ledgerline --stage prod --tenant acme rewind --drainer timeline --to evnt_01KA3Z7Q6Y8T2V4W5X6Y7Z8A9B
 
-Says first how many events lie between, and asks. Then it drains, or watches whoever does, until the
-cursor is back where it was. Interrupting it stops only the watching.")]
+Shows how many events it will handle again, and asks. Then it drains, or watches the process that drains, until
+the cursor is back where it was. Interrupting it stops only the watching.")]
 pub struct RewindArgs {
     /// Which drainer
     #[arg(long, value_name = "ID", default_value = DEFAULT_DRAINER)]
     pub drainer: String,
-    /// The first that is handled again: 13 digits, RFC 3339, how long ago (90s, 5m, 2h, 1d), or an event's id
+    /// From where on events are handled again: 13 digits, RFC 3339, how long ago (90s, 5m, 2h, 1d), or an event's id
     #[arg(long, value_name = "TIME|EVENT_ID")]
     pub to: String,
     /// Start only what has no start yet, instead of everything again
     #[arg(long)]
     pub missing_only: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 }
@@ -263,7 +262,7 @@ pub struct RewindArgs {
 pub enum ParkedCommand {
     /// List parked starts, newest event first
     List {
-        /// Also those that are still tried again
+        /// Also those that are still retried
         #[arg(long)]
         all: bool,
         /// At most so many
@@ -275,13 +274,13 @@ pub enum ParkedCommand {
         /// Its id
         id: String,
     },
-    /// Start them after all; the cursor stays where it is
+    /// Retry them; the cursor stays where it is
     Retry {
         /// Their ids
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Give them up
+    /// Drop them for good
     Drop {
         /// Their ids
         #[arg(required = true)]
@@ -297,5 +296,5 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 fn length(text: &str) -> Result<u64, String> {
-    times::length(text).ok_or_else(|| "a time like 90s, 5m or 2h is expected".into())
+    parse_duration_ms(text).ok_or_else(|| "a time like 90s, 5m or 2h is expected".into())
 }

@@ -21,7 +21,7 @@ pub enum RunCommand {
     Events(RunEventsArgs),
     /// End a run that has not ended
     Cancel(CancelRunArgs),
-    /// Append one event to a run that is executed elsewhere
+    /// Append one event to an external run
     Append(AppendArgs),
 }
 
@@ -61,7 +61,7 @@ pub struct StartRunArgs {
   ledgerline --local run show order-o-1 --json | jq '.steps[] | {stepName, state, attempt}'
 
 Each step, hook and wait is a row, in the order in which they were created; its bar shows when, of all the time
-that the run has taken: in full where somebody worked, faintly where it waited.
+that the run has taken: in full where it was executed, faintly where it waited.
 
 Ctrl-C leaves the watch; the run goes on.
 Exit codes with --watch: 0 completed, 1 failed or cancelled, 130 left before the end.")]
@@ -109,7 +109,7 @@ pub struct CancelRunArgs {
   ledgerline --local run append backup-7 step_created --correlation-id step_01KA3Z7Q6Y8T2V4W5X6Y7Z8A9B --event-data '{\"stepName\":\"dump\"}'
   ledgerline --local run append backup-7 run_completed --event-data '{\"output\":{\"bytes\":1024}}'
 
-For runs that something else than a runner of this ledger executes, in any language. What cannot follow is
+For external runs, which a program of yours executes, in any language. An event that cannot follow is
 refused. docs/api.md says what the data of each event are.")]
 pub struct AppendArgs {
     /// The run's id; run_created makes the run
@@ -154,7 +154,7 @@ pub struct RunsArgs {
   ledgerline --local hook send approve-order-17 --payload @answer.json")]
 #[allow(missing_docs)]
 pub enum HookCommand {
-    /// Give a payload to the run whose hook has a token
+    /// Send a payload to the run whose hook has this token
     Send(SendToHookArgs),
 }
 
@@ -190,7 +190,7 @@ pub struct SendEventArgs {
     /// What the runs get: JSON, @FILE, or - for standard input
     #[arg(long, default_value = "null", value_name = "JSON", allow_negative_numbers = true)]
     pub event_data: String,
-    /// What waits are compared with: a JSON object, @FILE, or - for standard input
+    /// The match, which must contain the criteria of a wait: a JSON object, @FILE, or - for standard input
     #[arg(long = "match", default_value = "{}", value_name = "JSON", id = "match")]
     pub matched: String,
     /// Sent again with the same key, the event is not sent again: the answer names the first; keys hold for 30 days
@@ -218,7 +218,7 @@ pub struct SentEventsArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum RunStateArg {
-    /// Nobody has begun it
+    /// No runner has begun it
     Pending,
     /// A runner has begun it; it may wait for something
     Running,

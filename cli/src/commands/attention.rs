@@ -1,15 +1,15 @@
-//! Notes about what needs attention, as people read them.
+//! Prints a note about something that needs an operator's attention.
 
-use ledgerline_dispatch::Note;
 use ledgerline_event::Millis;
+use ledgerline_stage::Note;
 
 use crate::{output::on_one_line, times};
 
 /// A reason of a failing start may be long.
 const MESSAGE_CHARS: usize = 300;
 
-/// A note on two lines: what is wrong and since when, and the command that shows more.
-pub(super) fn lines(note: &Note, now: Millis) -> String {
+/// A note on two lines: the problem with its age, and the command that shows more.
+pub(super) fn note_lines(note: &Note, now: Millis) -> String {
     let since = note.since.map(|since| now.get().saturating_sub(since.get()));
     let since = since.map_or_else(String::new, |ms| format!(" (for {})", times::in_words(ms)));
     let next = note.next.as_ref().map_or_else(String::new, |next| format!("\n      {next}"));
@@ -19,7 +19,7 @@ pub(super) fn lines(note: &Note, now: Millis) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ledgerline_dispatch::NoteKind;
+    use ledgerline_stage::NoteKind;
 
     use super::*;
 
@@ -36,7 +36,7 @@ mod tests {
             next: Some("ledgerline --local tasks --state pending".into()),
         };
         assert_eq!(
-            lines(&note, now),
+            note_lines(&note, now),
             "  ! no worker: 2 tasks `reprice` and no worker takes them (for 2m 30s)\n      \
              ledgerline --local tasks --state pending"
         );

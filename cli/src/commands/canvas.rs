@@ -1,4 +1,4 @@
-//! What a picture is painted on: lines of coloured text that fit into a terminal.
+//! Draws lines of coloured text that fit into a terminal, and redraws them in place.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -23,7 +23,7 @@ pub(super) enum Ink {
     Yellow,
 }
 
-/// A picture on the terminal, which the next one takes the place of.
+/// Lines on the terminal, which the next call replaces.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     lines: Vec<String>,
@@ -75,20 +75,20 @@ impl Canvas {
 }
 
 impl Screen {
-    /// Draws a picture where the last one was.
+    /// Draws lines in place of those of the last call.
     pub(super) fn draw(&mut self, lines: Vec<String>) -> io::Result<()> {
         if lines == self.lines {
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
-        stdout.write_all(over(self.lines.len(), &lines).as_bytes())?;
+        stdout.write_all(overwrite(self.lines.len(), &lines).as_bytes())?;
         self.lines = lines;
         stdout.flush()
     }
 }
 
-/// Lines that are written over as many that were there, in one go: nothing flickers, and nothing stays.
-fn over(before: usize, lines: &[String]) -> String {
+/// The text that overwrites `before` lines with new ones in a single write, so that nothing flickers.
+fn overwrite(before: usize, lines: &[String]) -> String {
     let up = if before > 0 { format!("\u{1b}[{before}A") } else { String::new() };
     let lines: String = lines.iter().map(|line| format!("\r{line}\u{1b}[K\n")).collect();
     format!("{up}{lines}\u{1b}[J")
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn a_picture_takes_the_place_of_the_one_before() {
         let lines = ["j  running".to_owned(), "● a".to_owned()];
-        assert_eq!(over(0, &lines), "\rj  running\u{1b}[K\n\r● a\u{1b}[K\n\u{1b}[J");
-        assert!(over(3, &lines).starts_with("\u{1b}[3A\rj  running"));
+        assert_eq!(overwrite(0, &lines), "\rj  running\u{1b}[K\n\r● a\u{1b}[K\n\u{1b}[J");
+        assert!(overwrite(3, &lines).starts_with("\u{1b}[3A\rj  running"));
     }
 
     #[test]

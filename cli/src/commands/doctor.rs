@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use aws_sdk_sqs::types::QueueAttributeName;
-use ledgerline_dispatch::Note;
-use ledgerline_ledger::StoreError;
+use ledgerline_stage::Note;
+use ledgerline_store::StoreError;
 use serde::Serialize;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 /// Details are whole in JSON.
 const DETAIL_CHARS: usize = 160;
 
-/// How one part fares.
+/// The state of one part.
 #[derive(Serialize)]
 struct Check {
     part: &'static str,
@@ -87,12 +87,13 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What needs attention at the tenant. A stage that lacks its parts is told of by the other checks.
+/// The tenant's notes about what needs attention; none if the stage lacks parts, which the other checks report.
 async fn attention(target: &Target) -> Vec<Check> {
-    let (Some(tenant), Ok(dispatch)) = (target.tenant_if_said(), target.dispatch().await) else {
+    let (Some(tenant), Ok(dispatch)) = (target.tenant_if_given(), target.dispatch().await) else {
         return Vec::new();
     };
-    let notes = async { dispatch.attention(tenant, &dispatch.drainer_states(tenant).await?).await };
+    let notes =
+        async { dispatch.attention.attention(tenant, &dispatch.drains.drainer_states(tenant).await?).await };
     let shown = |note: Note| check(note.kind.label(), &note.subject, State::Attention, note.message);
     match notes.await {
         Ok(notes) => notes.into_iter().map(shown).collect(),
@@ -174,7 +175,7 @@ async fn webhook(target: &Target) -> Check {
     let answer = target.clients.ssm.get_parameter().name(name).send().await;
     match answer.map_err(|error| StoreError::new("GetParameter", error)) {
         Ok(_) => check("Slack webhook", name, State::Ok, "set"),
-        Err(error) if error.fault == ledgerline_ledger::Fault::Missing => {
+        Err(error) if error.fault == ledgerline_store::Fault::Missing => {
             check("Slack webhook", name, State::Note, "not set: alerts go to the log only")
         }
         Err(error) => missing("Slack webhook", name, error),

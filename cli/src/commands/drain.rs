@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use indicatif::HumanCount;
-use ledgerline_dispatch::{Drained, DrainerState};
+use ledgerline_drains::{Drained, DrainerState};
 
 use crate::{
     args::DrainArgs,
@@ -14,18 +14,23 @@ use crate::{
 pub(super) async fn run(target: &Target, args: DrainArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let drainer = dispatch.drainers().get("--drainer", &args.drainer)?.id.clone();
-    let drained = dispatch.drain(tenant, &drainer, None).await?;
-    let states = dispatch.drainer_states(tenant).await?;
+    let drained = dispatch.drains.drain(tenant, &drainer, None).await?;
+    let states = dispatch.drains.drainer_states(tenant).await?;
     let state = states.into_iter().find(|state| state.drainer_id == drainer);
     match output.is_json() {
         true => output.json_line(&drained)?,
-        false => say(&drained, &drainer, state.as_ref(), output)?,
+        false => print_drained(&drained, &drainer, state.as_ref(), output)?,
     }
     let halted = drained.halted_on_event_id.is_some();
     Ok(if halted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn say(drained: &Drained, drainer: &str, state: Option<&DrainerState>, output: Output) -> anyhow::Result<()> {
+fn print_drained(
+    drained: &Drained,
+    drainer: &str,
+    state: Option<&DrainerState>,
+    output: Output,
+) -> anyhow::Result<()> {
     let Some(state) = state else {
         eprintln!("Nothing subscribes through {drainer} yet: `subscriptions add` comes first.");
         return Ok(());

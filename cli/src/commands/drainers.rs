@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::DrainerState;
+use ledgerline_drains::DrainerState;
 use ledgerline_event::keys::time_of;
 use ledgerline_ledger::system_clock;
 
@@ -15,20 +15,20 @@ use crate::{
 
 pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitCode> {
     let (dispatch, tenant) = (target.dispatch().await?, target.tenant()?);
-    let states = dispatch.drainer_states(tenant).await?;
+    let states = dispatch.drains.drainer_states(tenant).await?;
     if output.is_json() {
         states.iter().try_for_each(|state| output.json_line(state))?;
     } else {
-        let notes = dispatch.attention(tenant, &states).await?;
+        let notes = dispatch.attention.attention(tenant, &states).await?;
         output.table(
             &["drainer", "cursor", "lag", "processed", "epoch", "blocked", "halted on", "error"],
             states.iter().map(row).collect(),
             "No drainer has begun for this tenant: it has no events yet, or no dispatcher runs.",
         )?;
         if !notes.is_empty() {
-            output.aside("\nNeeds attention")?;
+            output.note("\nNeeds attention")?;
         }
-        notes.iter().try_for_each(|note| output.aside(&attention::lines(note, system_clock()())))?;
+        notes.iter().try_for_each(|note| output.note(&attention::note_lines(note, system_clock()())))?;
     }
     Ok(ExitCode::SUCCESS)
 }

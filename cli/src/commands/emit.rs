@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ledgerline_dispatch::RecordedEvent;
 use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
+use ledgerline_outbox::RecordedEvent;
 
-use super::given;
+use super::input;
 use crate::{args::EmitArgs, output::Output, target::Target, times};
 
 pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (entity_type, entity_id) =
         args.entity.split_once('/').context("--entity: TYPE/ID is expected, as in ITEM/10472")?;
-    let properties = given::object("--properties", &args.properties)?;
+    let properties = input::object("--properties", &args.properties)?;
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let mut draft = emitter.event(args.event_type).entity(entity_type, entity_id).properties(properties);
     let keyed = args.idempotency_key.is_some();
@@ -32,7 +32,7 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
     let recorded = match keyed {
         // Only a key needs more than the bus.
         false => RecordedEvent { event_id: draft.emit().await?, collapsed: false },
-        true => target.dispatch().await?.record_event(&emitter, draft.build_plain()?).await?,
+        true => target.dispatch().await?.outbox.record_event(&emitter, draft.build_plain()?).await?,
     };
     if recorded.collapsed {
         eprintln!(

@@ -5,6 +5,7 @@ use std::{collections::HashSet, process::ExitCode, time::Duration};
 use ledgerline_event::{Event, Millis, Name};
 use ledgerline_ledger::{CheckedFilter, EventFilter, Order, Reader, system_clock};
 
+use super::paging::up_to;
 use crate::{
     args::EventsArgs,
     output::{Output, properties},
@@ -12,8 +13,9 @@ use crate::{
     times,
 };
 
+/// How often `--follow` polls.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// How far back following looks for events that arrive late.
+/// How far back `--follow` reads, for events that arrive late.
 const FOLLOW_BACK_MS: u64 = 60_000;
 
 pub(super) async fn run(target: &Target, args: EventsArgs, output: Output) -> anyhow::Result<ExitCode> {
@@ -44,34 +46,28 @@ pub(super) async fn run(target: &Target, args: EventsArgs, output: Output) -> an
         return Ok(ExitCode::SUCCESS);
     }
     tokio::select! {
-        // One listener for the whole time: none of its signals is lost between two reads.
+        // One listener for the whole time, so that no signal is lost between two polls.
         interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| ExitCode::SUCCESS).map_err(Into::into),
         ended = follow(&reader, tenant, filter, limit, output) => ended,
     }
 }
 
+/// The newest events, newest first.
 pub(super) async fn newest(
     reader: &Reader,
     tenant: &Name,
     filter: &CheckedFilter,
     limit: usize,
 ) -> anyhow::Result<Vec<Event>> {
-    let mut events = Vec::new();
-    let mut cursor = None;
-    while events.len() < limit {
-        let page = reader
-            .recent(tenant, filter, Order::NewestFirst, (limit - events.len()).min(500), cursor.as_deref())
-            .await?;
-        events.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    Ok(events)
+    let page = |wanted: usize, cursor: Option<String>| async move {
+        let page =
+            reader.recent(tenant, filter, Order::NewestFirst, wanted.min(500), cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    Ok(up_to(limit, page).await?.0)
 }
 
-/// Prints the newest events, oldest first, and then what arrives.
+/// Prints the newest events, oldest first, and then those that arrive.
 async fn follow(
     reader: &Reader,
     tenant: &Name,
@@ -79,8 +75,8 @@ async fn follow(
     limit: usize,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    // First what is there, then the listing: what arrives between the two is in the listing, what
-    // arrives after it is in neither, and so nothing falls between.
+    // First the window, then the list: an event that arrives between the two is in the list, one that arrives later is in
+    // neither and printed by the next poll, so none is missed.
     let mut seen: HashSet<Name> =
         window(reader, tenant, &filter).await?.into_iter().map(|event| event.event_id).collect();
     for event in newest(reader, tenant, &filter.clone().checked()?, limit).await?.into_iter().rev() {
@@ -92,7 +88,7 @@ async fn follow(
         for event in found.iter().filter(|event| !seen.contains(&event.event_id)) {
             print_line(event, output)?;
         }
-        // Only what the window can find again has to be remembered.
+        // Only events that the next window can contain have to be remembered.
         seen = found.into_iter().map(|event| event.event_id).collect();
         tokio::time::sleep(FOLLOW_EVERY).await;
     }
@@ -102,16 +98,12 @@ async fn follow(
 async fn window(reader: &Reader, tenant: &Name, filter: &EventFilter) -> anyhow::Result<Vec<Event>> {
     let since = system_clock()().minus(FOLLOW_BACK_MS).max(filter.since);
     let recent = EventFilter { since, ..filter.clone() }.checked()?;
-    let mut events = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = reader.recent(tenant, &recent, Order::OldestFirst, 500, cursor.as_deref()).await?;
-        events.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() {
-            return Ok(events);
-        }
-    }
+    let recent = &recent;
+    let page = |_, cursor: Option<String>| async move {
+        let page = reader.recent(tenant, recent, Order::OldestFirst, 500, cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    Ok(up_to(usize::MAX, page).await?.0)
 }
 
 fn print_all(events: &[Event], output: Output) -> anyhow::Result<()> {

@@ -1,21 +1,19 @@
 //! `ledgerline failed`
 
-use std::process::ExitCode;
+use std::{pin::pin, process::ExitCode};
 
 use anyhow::Context;
-use ledgerline_ledger::{
-    control::failed::{FailedDelivery, FailureState},
-    system_clock,
-};
+use futures::StreamExt;
+use ledgerline_ledger::{Deliveries, RedriveOutcome};
+use ledgerline_store::{FailedDelivery, FailureState};
 use serde_json::json;
 
+use super::paging::note_more;
 use crate::{
     args::FailedCommand,
     output::{Output, shortened},
     target::Target,
 };
-
-const PAGE: usize = 100;
 
 pub(super) async fn run(target: &Target, command: FailedCommand, output: Output) -> anyhow::Result<ExitCode> {
     match command {
@@ -26,15 +24,13 @@ pub(super) async fn run(target: &Target, command: FailedCommand, output: Output)
 }
 
 async fn list(target: &Target, all: bool, limit: usize, output: Output) -> anyhow::Result<ExitCode> {
-    let page = target.control().failures(target.tenant()?, all, limit, None).await?;
+    let page = target.failed_deliveries().list(target.tenant()?, all, limit, None).await?;
     if output.is_json() {
         page.items.iter().try_for_each(|failure| output.json_line(failure))?;
     } else {
         let rows = page.items.iter().map(row).collect();
         output.table(&["id", "state", "event type", "entity", "reason"], rows, "No failed deliveries.")?;
-        if page.cursor.is_some() {
-            eprintln!("There are more: raise --limit.");
-        }
+        note_more(page.cursor.is_some(), output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -54,7 +50,7 @@ fn row(failure: &FailedDelivery) -> Vec<String> {
 }
 
 async fn show(target: &Target, id: &str, output: Output) -> anyhow::Result<ExitCode> {
-    let failure = target.control().failure(target.tenant()?, id).await?;
+    let failure = target.failed_deliveries().get(target.tenant()?, id).await?;
     let mut failure =
         failure.with_context(|| format!("no failed delivery has the id {id}; `failed list` shows them"))?;
     failure.body = Some(failure.whole_body(&target.payloads()).await?);
@@ -85,25 +81,17 @@ async fn show(target: &Target, id: &str, output: Output) -> anyhow::Result<ExitC
 }
 
 async fn redrive(target: &Target, ids: Vec<String>, all: bool, output: Output) -> anyhow::Result<ExitCode> {
-    let (control, tenant, payloads) = (target.control(), target.tenant()?, target.payloads());
-    let mut ids = ids;
-    if all {
-        let mut cursor = None;
-        loop {
-            let page = control.failures(tenant, false, PAGE, cursor.as_deref()).await?;
-            ids.extend(page.items.into_iter().map(|failure| failure.id));
-            cursor = page.cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-    }
-    let bus = (&target.clients.events, target.names.bus.as_str());
-    let mut refused = 0;
-    for id in &ids {
-        let outcome = control.redrive(tenant, id, bus, &payloads, system_clock()()).await;
-        refused += usize::from(outcome.is_err());
-        let problem = outcome.err().map(|error| error.to_string());
+    let deliveries = if all { Deliveries::AllOpen } else { Deliveries::Ids(ids) };
+    let redrive = target.redrive();
+    let mut outcomes = pin!(redrive.redrive(target.tenant()?, deliveries).await?);
+    let (mut tried, mut refused) = (0_usize, 0_usize);
+    while let Some(outcome) = outcomes.next().await {
+        let (id, problem) = match outcome {
+            RedriveOutcome::Redriven { id } => (id, None),
+            RedriveOutcome::Refused { id, error } => (id, Some(error.to_string())),
+        };
+        tried += 1;
+        refused += usize::from(problem.is_some());
         match (output.is_json(), &problem) {
             (true, _) => {
                 output.json_line(&json!({ "id": id, "redriven": problem.is_none(), "reason": problem }))?
@@ -112,7 +100,7 @@ async fn redrive(target: &Target, ids: Vec<String>, all: bool, output: Output) -
             (false, Some(reason)) => output.line(&format!("{id}  not redriven: {reason}"))?,
         }
     }
-    if ids.is_empty() && !output.is_json() {
+    if tried == 0 && !output.is_json() {
         eprintln!("No failed deliveries.");
     }
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

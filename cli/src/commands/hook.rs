@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use ledgerline_dispatch::{HookAnswer, HookPayload};
 use ledgerline_event::Name;
+use ledgerline_runs::{HookAnswer, HookPayload};
 use serde_json::json;
 
-use super::given;
+use super::input;
 use crate::{
     args::{HookCommand, SendToHookArgs},
     output::Output,
@@ -22,10 +22,10 @@ pub(super) async fn run(target: &Target, command: HookCommand, output: Output) -
 
 async fn send(target: &Target, args: SendToHookArgs, output: Output) -> anyhow::Result<ExitCode> {
     let token = Name::new("TOKEN", args.token)?;
-    let payload = given::json("--payload", &args.payload)?;
+    let payload = input::json("--payload", &args.payload)?;
     let payload = HookPayload { payload, idempotency_key: args.idempotency_key };
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    match dispatch.receive_by_hook(Some(tenant), &token, payload).await? {
+    match dispatch.hooks.receive_by_hook(Some(tenant), &token, payload).await? {
         HookAnswer::Received { run_id, event_id, collapsed } => {
             if collapsed {
                 eprintln!("collapsed: {run_id} has had it before, as {event_id}.");

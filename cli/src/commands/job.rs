@@ -6,19 +6,19 @@ mod watch;
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::JobTaskDetails;
 use ledgerline_event::Name;
+use ledgerline_jobs::JobTaskDetails;
 use ledgerline_ledger::system_clock;
 use serde_json::json;
 
 use self::view::draw;
 pub(super) use self::{
-    view::{duration, of_summary},
-    watch::{LEFT, Resumed, watch},
+    view::{duration, task_note},
+    watch::{Resumed, watch},
 };
 use super::{
     canvas::Canvas,
-    submit::{of_file, read_tasks},
+    submit::{read_tasks, with_file_name},
 };
 use crate::{
     args::{AddToJobArgs, JobCommand, ResumeJobArgs, ShowJobArgs},
@@ -26,7 +26,7 @@ use crate::{
     target::Target,
 };
 
-/// Adding and resuming go by the job's own app.
+/// The app of this command's emitter; events of added and resumed tasks carry the job's own app.
 const APP: &str = "cli";
 
 pub(super) async fn run(target: &Target, command: JobCommand, output: Output) -> anyhow::Result<ExitCode> {
@@ -42,7 +42,7 @@ async fn show(target: &Target, args: ShowJobArgs, output: Output) -> anyhow::Res
     if args.watch {
         return watch(&dispatch, tenant, &args.job_id, Resumed::default(), output).await;
     }
-    let details = dispatch.job(tenant, &args.job_id).await?;
+    let details = dispatch.jobs.job(tenant, &args.job_id).await?;
     if output.is_json() {
         output.json_line(&details)?;
         return Ok(ExitCode::SUCCESS);
@@ -58,8 +58,8 @@ async fn add(target: &Target, args: AddToJobArgs, output: Output) -> anyhow::Res
     let tasks = read_tasks(&args.file)?;
     let emitter = target.emitter(Name::new("app", APP)?)?;
     let dispatch = target.dispatch().await?;
-    let added = dispatch.add_tasks(&emitter, &args.job_id, tasks).await;
-    let added = added.map_err(|error| of_file(&args.file, error))?;
+    let added = dispatch.jobs.add_tasks(&emitter, &args.job_id, tasks).await;
+    let added = added.map_err(|error| with_file_name(&args.file, error))?;
     match output.is_json() {
         true => output.json_line(&added)?,
         false => output.line(&format!(
@@ -74,10 +74,10 @@ async fn resume(target: &Target, args: ResumeJobArgs, output: Output) -> anyhow:
     let emitter = target.emitter(Name::new("app", APP)?)?;
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let before = match args.watch {
-        true => Some(dispatch.job(tenant, &args.job_id).await?),
+        true => Some(dispatch.jobs.job(tenant, &args.job_id).await?),
         false => None,
     };
-    let resumed = dispatch.resume_job(&emitter, &args.job_id).await?;
+    let resumed = dispatch.jobs.resume_job(&emitter, &args.job_id).await?;
     match output.is_json() {
         true => output.json_line(&json!({ "resumed": resumed }))?,
         false => {

@@ -2,25 +2,22 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::JobView;
 use ledgerline_event::{JobState, Millis};
+use ledgerline_jobs::JobView;
 use ledgerline_ledger::system_clock;
 
+use super::paging::{note_more, up_to};
 use crate::{args::JobsArgs, output::Output, target::Target, times};
 
 pub(super) async fn run(target: &Target, args: JobsArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let state = args.state.map(Into::into);
-    let mut jobs = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = dispatch.jobs(tenant, state, args.limit.get() - jobs.len(), cursor.as_deref()).await?;
-        jobs.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() || jobs.len() >= args.limit.get() {
-            break;
-        }
-    }
+    let dispatch = &dispatch;
+    let page = |wanted, cursor: Option<String>| async move {
+        let page = dispatch.jobs.jobs(tenant, state, wanted, cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    let (jobs, more) = up_to(args.limit.get(), page).await?;
     if output.is_json() {
         jobs.iter().try_for_each(|job| output.json_line(job))?;
         return Ok(ExitCode::SUCCESS);
@@ -32,9 +29,7 @@ pub(super) async fn run(target: &Target, args: JobsArgs, output: Output) -> anyh
     let headings = ["job", "state", "done", "failed", "created", "took", "app"];
     let now = system_clock()();
     output.table(&headings, jobs.iter().map(|job| row(job, now)).collect(), none)?;
-    if cursor.is_some() {
-        eprintln!("There are more: raise --limit.");
-    }
+    note_more(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

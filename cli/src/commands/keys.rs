@@ -2,17 +2,18 @@
 
 use std::process::ExitCode;
 
-use ledgerline_ledger::{control::api_key::ApiKey, system_clock};
+use ledgerline_ledger::system_clock;
+use ledgerline_store::{ApiKey, Revocation};
 use serde_json::{Value, json};
 
 use crate::{args::KeysCommand, output::Output, target::Target};
 
 pub(super) async fn run(target: &Target, command: KeysCommand, output: Output) -> anyhow::Result<ExitCode> {
-    let control = target.control();
+    let api_keys = target.api_keys();
     let now = system_clock()();
     match command {
         KeysCommand::Create { scope, label } => {
-            let (key, text) = control.create_api_key(target.tenant()?, scope.into(), label, now).await?;
+            let (key, text) = api_keys.create(target.tenant()?, scope.into(), label, now).await?;
             if output.is_json() {
                 let mut shown = public(&key);
                 shown["key"] = json!(text);
@@ -26,7 +27,7 @@ pub(super) async fn run(target: &Target, command: KeysCommand, output: Output) -
             }
         }
         KeysCommand::List => {
-            let keys = control.api_keys(target.tenant_if_said()).await?;
+            let keys = api_keys.list(target.tenant_if_given()).await?;
             if output.is_json() {
                 keys.iter().try_for_each(|key| output.json_line(&public(key)))?;
             } else {
@@ -39,8 +40,8 @@ pub(super) async fn run(target: &Target, command: KeysCommand, output: Output) -
             }
         }
         KeysCommand::Revoke { id } => {
-            let known = control.api_keys(target.tenant_if_said()).await?.iter().any(|key| key.key_id == id);
-            if !known || !control.revoke_api_key(&id, now).await? {
+            let known = api_keys.list(target.tenant_if_given()).await?.iter().any(|key| key.key_id == id);
+            if !known || api_keys.revoke(&id, now).await? == Revocation::Unknown {
                 anyhow::bail!("no key has the id {id}; `keys list` shows them");
             }
             match output.is_json() {

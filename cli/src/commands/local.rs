@@ -1,6 +1,6 @@
 //! `ledgerline local`
 
-mod attention;
+mod attention_changes;
 mod demo;
 
 use std::{
@@ -9,19 +9,20 @@ use std::{
     process::ExitCode,
 };
 
+use ledgerline_local::{Local, LocalOptions, LocalState};
+
 use crate::{
     args::LocalArgs,
-    local::{Local, LocalOptions, LocalState},
     log_writer::Banner,
-    logging::{WORKER_TELLS, logs_to_stderr},
+    logging::{WORKER_LOGS, dropped_lines, logs_to_stderr},
     output::Output,
 };
 
-/// A reader of the banner that goes away does not stop local mode.
+/// Local mode goes on if the reader of its standard output goes away.
 static BANNER: Banner = Banner::new();
 
 pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyhow::Result<ExitCode> {
-    logs_to_stderr(if args.worker.is_some() { WORKER_TELLS } else { "warn" });
+    logs_to_stderr(if args.worker.is_some() { WORKER_LOGS } else { "warn" });
     let options = LocalOptions {
         aws_port: args.aws_port,
         port: args.port,
@@ -29,6 +30,7 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
         slack_webhook: args.slack_webhook,
         drainers: args.drainers,
         retention_days: args.retention_days,
+        dropped_log_lines: dropped_lines,
         ..LocalOptions::new(&data)
     };
     let local = Local::start(options).await?;
@@ -46,14 +48,14 @@ pub(super) async fn run(data: PathBuf, args: LocalArgs, output: Output) -> anyho
     tokio::select! {
         biased;
         asked = interrupted() => asked?,
-        () = attention::show(&local, output) => {}
+        () = attention_changes::show(&local, output) => {}
     }
     stop(local, output).await
 }
 
 /// Shows the demo; `false` if the user interrupted it before its end.
 async fn show_demo(local: &Local, data: &Path, output: Output) -> anyhow::Result<bool> {
-    let worker = demo::worker(local, data).await?;
+    let worker = demo::worker(local, data)?;
     let shown = tokio::select! {
         biased;
         asked = interrupted() => asked.map(|()| false),
@@ -74,7 +76,7 @@ async fn stop(local: Local, output: Output) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// How to call this binary for the same folder.
+/// How to call this binary for the same data folder.
 fn command(data: &Path) -> String {
     let program = std::env::args().next().unwrap_or_else(|| "ledgerline".into());
     match data == Path::new(".ledgerline") {
@@ -113,6 +115,7 @@ Try
     )
 }
 
+/// Waits for Ctrl-C or SIGTERM.
 pub(super) async fn interrupted() -> anyhow::Result<()> {
     #[cfg(unix)]
     {

@@ -1,4 +1,5 @@
-//! One file per command.
+//! One file per command; a command that needs more has a folder of its own. Shared by several: `input`, `paging`, `watching`,
+//! `canvas`, `attention`.
 
 mod attention;
 mod canvas;
@@ -8,12 +9,13 @@ mod drainers;
 mod emit;
 mod events;
 mod failed;
-mod given;
 mod hook;
+mod input;
 mod job;
 mod jobs;
 mod keys;
 mod local;
+mod paging;
 mod parked;
 mod rewind;
 mod run;
@@ -24,6 +26,7 @@ mod subscriptions;
 mod task;
 mod tasks;
 mod verify;
+mod watching;
 mod worker;
 mod workflows;
 
@@ -31,7 +34,7 @@ use std::process::ExitCode;
 
 use crate::{
     args::{Cli, Command},
-    logging::{WORKER_TALKS, WORKER_TELLS, json_logs_to_stderr, logs_to_stderr},
+    logging::{WORKER_AND_TASK_LOGS, WORKER_LOGS, json_logs_to_stderr, logs_to_stderr},
     output::Output,
     target::Target,
 };
@@ -43,13 +46,13 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         return Box::pin(local::run(cli.target.data, args, output)).await;
     }
     if let Command::Worker(args) = cli.command {
-        let level = if args.verbose { WORKER_TALKS } else { WORKER_TELLS };
+        let level = if args.verbose { WORKER_AND_TASK_LOGS } else { WORKER_LOGS };
         if output.is_json() {
             json_logs_to_stderr(level)
         } else {
             logs_to_stderr(level)
         }
-        // A mistake in the task file is told of before anybody is asked for the ledger.
+        // First, so that an error in the task file is reported before the ledger is contacted.
         let config = worker::config(&args)?;
         return Box::pin(worker::run(&Target::find(&cli.target).await?, args, config)).await;
     }

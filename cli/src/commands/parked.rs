@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::{Dispatch, ParkedBecause, ParkedStart, ParkedState};
+use ledgerline_drains::{ParkedBecause, ParkedStart, ParkedState};
 use ledgerline_event::{Millis, Name};
+use ledgerline_stage::Stage;
 use serde_json::json;
 
+use super::paging::note_more;
 use crate::{
     args::ParkedCommand,
     output::{Output, on_one_line},
@@ -16,7 +18,7 @@ pub(super) async fn run(target: &Target, command: ParkedCommand, output: Output)
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     match command {
         ParkedCommand::List { all, limit } => list(&dispatch, tenant, all, limit.get(), output).await?,
-        ParkedCommand::Show { id } => show(&dispatch.parked_start(tenant, &id).await?, output)?,
+        ParkedCommand::Show { id } => show(&dispatch.parked().parked_start(tenant, &id).await?, output)?,
         ParkedCommand::Retry { ids } => return retry(&dispatch, tenant, &ids, output).await,
         ParkedCommand::Drop { ids } => return drop(&dispatch, tenant, &ids, output).await,
     }
@@ -24,13 +26,13 @@ pub(super) async fn run(target: &Target, command: ParkedCommand, output: Output)
 }
 
 async fn list(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     all: bool,
     limit: usize,
     output: Output,
 ) -> anyhow::Result<()> {
-    let page = dispatch.parked(tenant, all, limit, None).await?;
+    let page = dispatch.parked().parked(tenant, all, limit, None).await?;
     if output.is_json() {
         return page.items.iter().try_for_each(|start| output.json_line(start));
     }
@@ -50,10 +52,7 @@ async fn list(
         rows.collect(),
         "Nothing is parked.",
     )?;
-    if page.cursor.is_some() {
-        eprintln!("There are more: raise --limit.");
-    }
-    Ok(())
+    note_more(page.cursor.is_some(), output)
 }
 
 fn state(start: &ParkedStart) -> &'static str {
@@ -93,15 +92,10 @@ fn show(start: &ParkedStart, output: Output) -> anyhow::Result<()> {
     ])
 }
 
-async fn retry(
-    dispatch: &Dispatch,
-    tenant: &Name,
-    ids: &[String],
-    output: Output,
-) -> anyhow::Result<ExitCode> {
+async fn retry(dispatch: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for id in ids {
-        let (started, already, asked, problem) = match dispatch.retry(tenant, id).await {
+        let (started, already, asked, problem) = match dispatch.drains.retry(tenant, id).await {
             Ok(retried) => (retried.started, retried.already_started, retried.asked, None),
             Err(error) => (None, false, false, Some(error.to_string())),
         };
@@ -123,15 +117,10 @@ async fn retry(
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn drop(
-    dispatch: &Dispatch,
-    tenant: &Name,
-    ids: &[String],
-    output: Output,
-) -> anyhow::Result<ExitCode> {
+async fn drop(dispatch: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for id in ids {
-        let problem = dispatch.drop_parked(tenant, id).await.err().map(|error| error.to_string());
+        let problem = dispatch.drains.drop_parked(tenant, id).await.err().map(|error| error.to_string());
         refused += usize::from(problem.is_some());
         match (output.is_json(), &problem) {
             (true, _) => {

@@ -11,17 +11,17 @@ use std::{
     process::ExitCode,
 };
 
-use ledgerline_dispatch::{ForeignEvent, RunSubmission, ShownRun};
 use ledgerline_event::{EntityView, LogEvent, Name};
 use ledgerline_ledger::system_clock;
+use ledgerline_runs::{ExternalEvent, RunSubmission, RunSummary};
 use serde::Serialize;
 
 use self::{
     glyphs::Paper,
-    view::{Beside, draw},
+    view::{RecordFields, draw},
     watch::watch,
 };
-use super::given;
+use super::input;
 use crate::{
     args::{AppendArgs, CancelRunArgs, RunCommand, RunEventsArgs, ShowRunArgs, StartRunArgs},
     commands::canvas::Canvas,
@@ -40,11 +40,11 @@ pub(super) async fn run(target: &Target, command: RunCommand, output: Output) ->
 }
 
 async fn start(target: &Target, args: StartRunArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let input = given::json("--input", &args.input)?;
+    let input = input::json("--input", &args.input)?;
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let dispatch = target.dispatch().await?;
     let run = RunSubmission { workflow: args.workflow, input, run_id: args.id };
-    let started = dispatch.start_run(&emitter, run).await?;
+    let started = dispatch.runs.start_run(&emitter, run).await?;
     if started.collapsed {
         eprintln!("{} was started before: nothing was started again.", started.run_id);
     }
@@ -65,7 +65,7 @@ async fn show(target: &Target, args: ShowRunArgs, output: Output) -> anyhow::Res
     if args.watch {
         return watch(&dispatch, tenant, &args.run_id, output).await;
     }
-    let details = dispatch.run(tenant, &args.run_id).await?;
+    let details = dispatch.runs.run(tenant, &args.run_id).await?;
     if output.is_json() {
         output.json_line(&details)?;
         return Ok(ExitCode::SUCCESS);
@@ -75,15 +75,15 @@ async fn show(target: &Target, args: ShowRunArgs, output: Output) -> anyhow::Res
         canvas: Canvas { height: usize::MAX, ..paper.canvas },
         ..paper
     });
-    let beside = Beside { external: details.external, last_error: details.last_error.as_deref() };
-    let lines = draw(&details.view, beside, system_clock()(), &paper);
+    let record = RecordFields { external: details.external, last_error: details.last_error.as_deref() };
+    let lines = draw(&details.view, record, system_clock()(), &paper);
     lines.iter().try_for_each(|line| output.line(line))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn events(target: &Target, args: RunEventsArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let events = dispatch.run_events(tenant, &args.run_id).await?;
+    let events = dispatch.runs.run_events(tenant, &args.run_id).await?;
     if output.is_json() {
         events.iter().try_for_each(|event| output.json_line(event))?;
         return Ok(ExitCode::SUCCESS);
@@ -103,9 +103,9 @@ async fn events(target: &Target, args: RunEventsArgs, output: Output) -> anyhow:
 
 async fn cancel(target: &Target, args: CancelRunArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let run = dispatch.cancel_run(tenant, &args.run_id, args.reason.as_deref()).await?;
+    let run = dispatch.runs.cancel_run(tenant, &args.run_id, args.reason.as_deref()).await?;
     match output.is_json() {
-        true => output.json_line(&ShownRun::from(run))?,
+        true => output.json_line(&RunSummary::from(run))?,
         false => output.line(&format!("{} is {}", run.run_id, run.state))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -120,14 +120,14 @@ struct Appended<'a> {
 }
 
 async fn append(target: &Target, args: AppendArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let event = ForeignEvent {
+    let event = ExternalEvent {
         event_type: args.event_type,
         correlation_id: args.correlation_id,
-        event_data: given::object("--event-data", &args.event_data)?,
+        event_data: input::object("--event-data", &args.event_data)?,
     };
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
     let dispatch = target.dispatch().await?;
-    let (event, history) = dispatch.append_foreign(&emitter, &args.run_id, event).await?;
+    let (event, history) = dispatch.external_runs.append_external(&emitter, &args.run_id, event).await?;
     let entity = history.entity(event.event_type.entity(), &event.correlation_id);
     if output.is_json() {
         output.json_line(&Appended { event: &event, entity })?;

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::ShownRun;
 use ledgerline_event::Millis;
 use ledgerline_ledger::system_clock;
+use ledgerline_runs::RunSummary;
 
+use super::paging::{note_more, up_to};
 use crate::{
     args::RunsArgs,
     output::{Output, on_one_line},
@@ -16,16 +17,12 @@ use crate::{
 pub(super) async fn run(target: &Target, args: RunsArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let state = args.state.map(Into::into);
-    let mut runs = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = dispatch.runs(tenant, state, args.limit.get() - runs.len(), cursor.as_deref()).await?;
-        runs.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() || runs.len() >= args.limit.get() {
-            break;
-        }
-    }
+    let dispatch = &dispatch;
+    let page = |wanted, cursor: Option<String>| async move {
+        let page = dispatch.runs.runs(tenant, state, wanted, cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    let (runs, more) = up_to(args.limit.get(), page).await?;
     if output.is_json() {
         runs.iter().try_for_each(|run| output.json_line(run))?;
         return Ok(ExitCode::SUCCESS);
@@ -37,13 +34,11 @@ pub(super) async fn run(target: &Target, args: RunsArgs, output: Output) -> anyh
     let headings = ["run", "workflow", "state", "created", "took", "app", "note"];
     let now = system_clock()();
     output.table(&headings, runs.iter().map(|run| row(run, now)).collect(), none)?;
-    if cursor.is_some() {
-        eprintln!("There are more: raise --limit.");
-    }
+    note_more(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(run: &ShownRun, now: Millis) -> Vec<String> {
+fn row(run: &RunSummary, now: Millis) -> Vec<String> {
     let until = run.ended_at.unwrap_or(now);
     let elsewhere = run.external.then_some("executed elsewhere");
     let note = run.last_error.as_deref().or(elsewhere).unwrap_or_default();

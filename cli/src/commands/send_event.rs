@@ -2,10 +2,13 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::{EventSubmission, SentEventView};
 use ledgerline_event::Name;
+use ledgerline_runs::{EventSubmission, SentEventView};
 
-use super::given;
+use super::{
+    input,
+    paging::{note_more, up_to},
+};
 use crate::{
     args::{SendEventArgs, SentEventsArgs},
     output::{Output, shortened},
@@ -15,12 +18,12 @@ use crate::{
 pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) -> anyhow::Result<ExitCode> {
     let event = EventSubmission {
         event: args.name,
-        data: given::json("--event-data", &args.event_data)?,
-        r#match: given::json("--match", &args.matched)?,
+        data: input::json("--event-data", &args.event_data)?,
+        r#match: input::json("--match", &args.matched)?,
         idempotency_key: args.idempotency_key,
     };
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let sent = target.dispatch().await?.send_event(&emitter, event, None).await?;
+    let sent = target.dispatch().await?.events.send_event(&emitter, event, None).await?;
     if sent.collapsed {
         eprintln!(
             "collapsed: {} was sent with this idempotency key before; nothing was sent.",
@@ -37,17 +40,12 @@ pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) ->
 pub(super) async fn list(target: &Target, args: SentEventsArgs, output: Output) -> anyhow::Result<ExitCode> {
     let name = Name::new("NAME", args.name)?;
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let mut events = Vec::new();
-    let mut cursor = None;
-    loop {
-        let wanted = args.limit.get() - events.len();
-        let page = dispatch.sent_events(tenant, &name, wanted, cursor.as_deref()).await?;
-        events.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() || events.len() >= args.limit.get() {
-            break;
-        }
-    }
+    let (dispatch, name) = (&dispatch, &name);
+    let page = |wanted, cursor: Option<String>| async move {
+        let page = dispatch.runs.sent_events(tenant, name, wanted, cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    let (events, more) = up_to(args.limit.get(), page).await?;
     if output.is_json() {
         events.iter().try_for_each(|event| output.json_line(event))?;
         return Ok(ExitCode::SUCCESS);
@@ -55,9 +53,7 @@ pub(super) async fn list(target: &Target, args: SentEventsArgs, output: Output) 
     let headings = ["time", "id", "consumed", "from", "match", "data"];
     let none = format!("No `{name}` was sent. `send-event {name}` sends one.");
     output.table(&headings, events.iter().map(row).collect(), &none)?;
-    if cursor.is_some() {
-        eprintln!("There are more: raise --limit.");
-    }
+    note_more(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

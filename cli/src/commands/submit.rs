@@ -9,9 +9,11 @@ use std::{
 };
 
 use anyhow::anyhow;
-use ledgerline_dispatch::{Dispatch, DispatchError, JobSubmission, TaskSubmission};
 use ledgerline_event::Name;
+use ledgerline_jobs::{JobSubmission, TaskSubmission};
 use ledgerline_ledger::Emitter;
+use ledgerline_outbox::DispatchError;
+use ledgerline_stage::Stage;
 
 pub(super) use self::file::{Submission, read_submission, read_tasks, shown_name};
 use super::{job, task};
@@ -30,14 +32,15 @@ pub(super) async fn run(target: &Target, args: SubmitArgs, output: Output) -> an
 }
 
 async fn submit_job(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     emitter: &Emitter,
     job: JobSubmission,
     file: &Path,
     watch: bool,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let submitted = dispatch.submit_job(emitter, job).await.map_err(|error| of_file(file, error))?;
+    let submitted =
+        dispatch.jobs.submit_job(emitter, job).await.map_err(|error| with_file_name(file, error))?;
     if submitted.collapsed {
         eprintln!("{} was submitted before: nothing was started again.", submitted.job_id);
     }
@@ -54,14 +57,15 @@ async fn submit_job(
 }
 
 async fn submit_task(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     emitter: &Emitter,
     task: TaskSubmission,
     file: &Path,
     watch: bool,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let submitted = dispatch.submit_task(emitter, task).await.map_err(|error| of_file(file, error))?;
+    let submitted =
+        dispatch.tasks.submit_task(emitter, task).await.map_err(|error| with_file_name(file, error))?;
     if submitted.collapsed {
         eprintln!("{} was submitted before: nothing was started again.", submitted.request_id);
     }
@@ -75,8 +79,8 @@ async fn submit_task(
     task::watch(dispatch, &emitter.origin().tenant, &submitted.request_id, output).await
 }
 
-/// An error that the file is to blame for says which file.
-pub(super) fn of_file(file: &Path, error: DispatchError) -> anyhow::Error {
+/// Adds the file's name to an error that its content causes.
+pub(super) fn with_file_name(file: &Path, error: DispatchError) -> anyhow::Error {
     match error {
         DispatchError::Invalid(_) | DispatchError::Refused(_) => anyhow!("{}: {error}", shown_name(file)),
         other => other.into(),

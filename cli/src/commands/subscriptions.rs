@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ledgerline_dispatch::{Dispatch, NewSubscription, SampleEvent, SubscriptionChange};
+use ledgerline_drains::{NewSubscription, SampleEvent, SubscriptionChange};
 use ledgerline_event::{Event, Name};
 use ledgerline_ledger::{EventFilter, system_clock};
+use ledgerline_stage::Stage;
 use ledgerline_subscription::{Explanation, OnFailure, Subscription};
 
-use super::{events::newest, given};
+use super::{events::newest, input};
 use crate::{
     args::{AddSubscriptionArgs, SubscriptionsCommand, TestArgs},
     output::{Output, on_one_line},
@@ -25,30 +26,32 @@ pub(super) async fn run(
     let enabled = |enabled| SubscriptionChange { enabled: Some(enabled), ..SubscriptionChange::default() };
     match command {
         SubscriptionsCommand::Add(args) => add(&dispatch, tenant, args, output).await?,
-        SubscriptionsCommand::List => list(&dispatch.subscriptions(tenant).await?, output)?,
-        SubscriptionsCommand::Show { id } => show(&dispatch.subscription(tenant, &id).await?, output)?,
+        SubscriptionsCommand::List => list(&dispatch.registry().subscriptions(tenant).await?, output)?,
+        SubscriptionsCommand::Show { id } => {
+            show(&dispatch.registry().subscription(tenant, &id).await?, output)?
+        }
         SubscriptionsCommand::Test(args) => {
             let event = event(target, &dispatch, args).await?;
-            let explained = dispatch.explain(tenant, &event, None).await?;
+            let explained = dispatch.registry().explain(tenant, &event, None).await?;
             explain(&event, &explained, output)?;
         }
         SubscriptionsCommand::Enable { id } => {
-            let changed = dispatch.change_subscription(tenant, &id, enabled(true)).await?;
-            said(&changed, "enabled", output)?;
+            let changed = dispatch.registry().change_subscription(tenant, &id, enabled(true)).await?;
+            print_change(&changed, "enabled", output)?;
         }
         SubscriptionsCommand::Disable { id } => {
-            let changed = dispatch.change_subscription(tenant, &id, enabled(false)).await?;
-            said(&changed, "disabled", output)?;
+            let changed = dispatch.registry().change_subscription(tenant, &id, enabled(false)).await?;
+            print_change(&changed, "disabled", output)?;
         }
         SubscriptionsCommand::Rm { id } => {
-            said(&dispatch.unsubscribe(tenant, &id).await?, "removed", output)?;
+            print_change(&dispatch.registry().unsubscribe(tenant, &id).await?, "removed", output)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn add(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     args: AddSubscriptionArgs,
     output: Output,
@@ -58,7 +61,8 @@ async fn add(
         Some(text) => Some(times::parse("--start-at", text, system_clock()())?.to_string()),
     };
     let from_the_beginning = start_at.is_none();
-    let begun = dispatch.drainer_states(tenant).await?.iter().any(|state| *state.drainer_id == *args.drainer);
+    let begun =
+        dispatch.drains.drainer_states(tenant).await?.iter().any(|state| *state.drainer_id == *args.drainer);
     let new = NewSubscription {
         event_type_glob: args.glob,
         workflow_type: Name::new("WORKFLOW_TYPE", args.workflow_type)?,
@@ -69,19 +73,19 @@ async fn add(
         on_failure: Some(args.on_failure.into()),
         start_at,
     };
-    let added = dispatch.subscribe(tenant, new).await?;
+    let added = dispatch.registry().subscribe(tenant, new).await?;
     if output.is_json() {
         return output.json_line(&added);
     }
     output.line(&added.subscription_id)?;
-    // Three things that surprise people, said when they are true.
+    // Three facts that surprise users, each printed when it applies.
     if !begun && from_the_beginning {
         eprintln!("{} begins at the beginning of the ledger.", added.drainer_id);
     }
     if begun {
         eprintln!("It sees what {} has not passed yet; `rewind` goes back further.", added.drainer_id);
     }
-    let types = dispatch.workflow_types(tenant).await?;
+    let types = dispatch.registry().workflow_types(tenant).await?;
     if types.iter().all(|known| known.workflow_type != added.workflow_type) {
         eprintln!(
             "{} is not registered yet: its starts fail until `workflows add {} --kind …`.",
@@ -148,30 +152,30 @@ fn on_failure(subscription: &Subscription) -> &'static str {
     }
 }
 
-fn said(subscription: &Subscription, what: &str, output: Output) -> anyhow::Result<()> {
+fn print_change(subscription: &Subscription, what: &str, output: Output) -> anyhow::Result<()> {
     match output.is_json() {
         true => output.json_line(subscription),
         false => output.line(&format!("{} is {what}", subscription.subscription_id)),
     }
 }
 
-async fn event(target: &Target, dispatch: &Dispatch, args: TestArgs) -> anyhow::Result<Event> {
+async fn event(target: &Target, dispatch: &Stage, args: TestArgs) -> anyhow::Result<Event> {
     let tenant = target.tenant()?;
     if let Some(id) = args.event {
-        return Ok(dispatch.event(tenant, &id).await?);
+        return Ok(dispatch.registry().event(tenant, &id).await?);
     }
     if let Some(path) = args.file {
-        let text = given::file("--file", &path)?;
+        let text = input::file("--file", &path)?;
         let sample: SampleEvent =
             serde_json::from_str(&text).context("--file: an event as JSON is expected")?;
-        return Ok(dispatch.sample(tenant, sample)?);
+        return Ok(dispatch.registry().sample(tenant, sample)?);
     }
     if let Some(of_type) = args.event_type {
         let filter = EventFilter { event_type: Some(of_type), ..EventFilter::everything() }.checked()?;
         let found = newest(&target.reader(), tenant, &filter, 1).await?.pop();
         return found.context("the ledger has no event of this type: emit one, or give one with --file");
     }
-    let newest = dispatch.newest(tenant).await?;
+    let newest = dispatch.registry().newest(tenant).await?;
     newest.context("the ledger has no events: emit one, or give one with --file")
 }
 

@@ -2,7 +2,6 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use ledgerline_dispatch::{Dispatch, DispatchError};
 use ledgerline_event::{
     Event, Name, TaskSummary,
     catalogue::{Catalogued, TaskPending, TaskState},
@@ -10,10 +9,14 @@ use ledgerline_event::{
     overflow,
 };
 use ledgerline_ledger::{EventQuery, system_clock};
+use ledgerline_stage::Stage;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::job::{LEFT, duration, of_summary};
+use super::{
+    job::{duration, task_note},
+    watching::{FailedPolls, until_interrupted},
+};
 use crate::{
     args::TaskArgs,
     output::{Output, on_one_line, properties},
@@ -21,14 +24,12 @@ use crate::{
     times,
 };
 
-/// How often a watch looks.
-const LOOK: Duration = Duration::from_millis(300);
-/// So many looks in a row may find no answer.
-const UNANSWERED: u32 = 10;
+/// How often a watch polls.
+const POLL_EVERY: Duration = Duration::from_millis(300);
 
-/// A task, and what it put out if it is completed.
+/// A task, and its output if it is completed.
 #[derive(Serialize)]
-struct Shown {
+struct TaskWithOutput {
     #[serde(flatten)]
     task: TaskSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ struct Shown {
 
 pub(super) async fn run(target: &Target, args: TaskArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let task = dispatch.task(tenant, &args.request_id).await?;
+    let task = dispatch.tasks.task(tenant, &args.request_id).await?;
     if args.watch {
         return watch(&dispatch, tenant, &args.request_id, output).await;
     }
@@ -46,12 +47,12 @@ pub(super) async fn run(target: &Target, args: TaskArgs, output: Output) -> anyh
         history(&target.reader().all(&query).await?, output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let put_out = dispatch.task_output(tenant, &task).await?;
-    show(Shown { task, output: put_out }, output)?;
+    let result = dispatch.tasks.task_output(tenant, &task).await?;
+    show(TaskWithOutput { task, output: result }, output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(shown: Shown, output: Output) -> anyhow::Result<()> {
+fn show(shown: TaskWithOutput, output: Output) -> anyhow::Result<()> {
     if output.is_json() {
         return output.json_line(&shown);
     }
@@ -76,8 +77,8 @@ fn show(shown: Shown, output: Output) -> anyhow::Result<()> {
         ("started at", time(task.started_at)),
         ("ended at", time(task.ended_at)),
         ("took", Some(took)),
-        ("note", of_summary(task).map(|note| on_one_line(&note, 400))),
-        ("output", shown.output.map(|output| in_words(&output))),
+        ("note", task_note(task).map(|note| on_one_line(&note, 400))),
+        ("output", shown.output.map(|output| output_text(&output))),
     ];
     let known: Vec<(&str, String)> =
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
@@ -85,7 +86,7 @@ fn show(shown: Shown, output: Output) -> anyhow::Result<()> {
 }
 
 /// An output, or that it is missing.
-fn in_words(output: &Value) -> String {
+fn output_text(output: &Value) -> String {
     let missing = output.as_object().and_then(overflow::missing);
     missing.map_or_else(|| output.to_string(), |missing| format!("missing: {missing}"))
 }
@@ -112,68 +113,56 @@ fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
     )
 }
 
-/// Says each change until the task ends; the exit code says how.
+/// Prints each change until the task ends; the exit code says how it ended.
 pub(super) async fn watch(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     request_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    tokio::select! {
-        ended = until_it_ends(dispatch, tenant, request_id, output) => ended,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted?;
-            eprintln!("\nThe task goes on. `task {request_id} --watch` comes back to it.");
-            Ok(ExitCode::from(LEFT))
-        }
-    }
+    let how_to_return = format!("The task goes on. `task {request_id} --watch` comes back to it.");
+    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, request_id, output)), how_to_return).await
 }
 
-async fn until_it_ends(
-    dispatch: &Dispatch,
+async fn watch_until_ended(
+    dispatch: &Stage,
     tenant: &Name,
     request_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let mut last = None;
-    let mut unanswered = 0;
+    let mut failed_polls = FailedPolls::default();
     loop {
-        let task = match dispatch.task(tenant, request_id).await {
-            Ok(task) => task,
-            Err(DispatchError::Store(error)) if unanswered < UNANSWERED => {
-                tracing::warn!(%error, "no answer; looking again");
-                unanswered += 1;
-                tokio::time::sleep(LOOK).await;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
+        let answer = dispatch.tasks.task(tenant, request_id).await;
+        let Some(task) = failed_polls.tolerate(answer)? else {
+            tokio::time::sleep(POLL_EVERY).await;
+            continue;
         };
-        unanswered = 0;
         let stamp = (task.generation, task.attempt, task.state, task.last_event_type);
         let state = task.state;
         if last.replace(stamp) != Some(stamp) {
             match output.is_json() {
                 true => {
-                    let put_out = dispatch.task_output(tenant, &task).await?;
-                    output.json_line(&Shown { task, output: put_out })?;
+                    let result = dispatch.tasks.task_output(tenant, &task).await?;
+                    output.json_line(&TaskWithOutput { task, output: result })?;
                 }
-                false => output.line(&line(&task))?,
+                false => output.line(&state_line(&task))?,
             }
         }
         match state {
             TaskState::Completed => return Ok(ExitCode::SUCCESS),
             TaskState::Failed => return Ok(ExitCode::FAILURE),
-            TaskState::Pending | TaskState::Processing => tokio::time::sleep(LOOK).await,
+            TaskState::Pending | TaskState::Processing => tokio::time::sleep(POLL_EVERY).await,
         }
     }
 }
 
-fn line(task: &TaskSummary) -> String {
+fn state_line(task: &TaskSummary) -> String {
     let took = match task.state {
         TaskState::Pending | TaskState::Processing => None,
         TaskState::Completed | TaskState::Failed => Some(times::in_words(duration(task, task.last_event_at))),
     };
-    let note = of_summary(task).map(|note| on_one_line(&note, 200));
+    let note = task_note(task).map(|note| on_one_line(&note, 200));
     let rest: Vec<String> = took.into_iter().chain(note).collect();
     let (at, state) = (task.last_event_at.to_rfc3339(), task.state.as_str());
     format!("{at}  {state:<10}  {}", rest.join("  ")).trim_end().to_owned()

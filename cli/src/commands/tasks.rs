@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use ledgerline_event::{Millis, TaskSummary};
 use ledgerline_ledger::system_clock;
 
-use super::job::{duration, of_summary};
+use super::{
+    job::{duration, task_note},
+    paging::{note_more, up_to},
+};
 use crate::{
     args::TasksArgs,
     output::{Output, on_one_line},
@@ -16,16 +19,12 @@ use crate::{
 pub(super) async fn run(target: &Target, args: TasksArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let state = args.state.map(Into::into);
-    let mut tasks = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = dispatch.tasks(tenant, state, args.limit.get() - tasks.len(), cursor.as_deref()).await?;
-        tasks.extend(page.items);
-        cursor = page.cursor;
-        if cursor.is_none() || tasks.len() >= args.limit.get() {
-            break;
-        }
-    }
+    let dispatch = &dispatch;
+    let page = |wanted, cursor: Option<String>| async move {
+        let page = dispatch.tasks.tasks(tenant, state, wanted, cursor.as_deref()).await?;
+        anyhow::Ok((page.items, page.cursor))
+    };
+    let (tasks, more) = up_to(args.limit.get(), page).await?;
     if output.is_json() {
         tasks.iter().try_for_each(|task| output.json_line(task))?;
         return Ok(ExitCode::SUCCESS);
@@ -37,9 +36,7 @@ pub(super) async fn run(target: &Target, args: TasksArgs, output: Output) -> any
     let now = system_clock()();
     let headings = ["task", "name", "state", "since", "took", "worker", "note"];
     output.table(&headings, tasks.iter().map(|task| row(task, now)).collect(), none)?;
-    if cursor.is_some() {
-        eprintln!("There are more: raise --limit.");
-    }
+    note_more(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -51,6 +48,6 @@ fn row(task: &TaskSummary, now: Millis) -> Vec<String> {
         task.entered_at.to_rfc3339(),
         times::in_words(duration(task, now)),
         on_one_line(task.worker_id.as_deref().unwrap_or_default(), 40),
-        on_one_line(&of_summary(task).unwrap_or_default(), 80),
+        on_one_line(&task_note(task).unwrap_or_default(), 80),
     ]
 }

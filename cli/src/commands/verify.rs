@@ -8,7 +8,7 @@ use std::{
 };
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use ledgerline_dispatch::{Difference, Standing, Verified, VerifyProgress, What};
+use ledgerline_verify::{Difference, Standing, Verified, VerifyProgress, What};
 use serde_json::json;
 
 use crate::{
@@ -18,12 +18,12 @@ use crate::{
 };
 
 /// A verification that takes longer than this shows its progress.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHOW_PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     let mut progress = Progress::new();
-    let verified = dispatch.verify(tenant, args.rebuild, &mut |at| progress.at(at)).await;
+    let verified = dispatch.verify.verify(tenant, args.rebuild, &mut |at| progress.at(at)).await;
     progress.end();
     let verified = verified?;
     match output.is_json() {
@@ -46,12 +46,12 @@ pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> an
                 "notSettled": verified.count(Standing::NotSettled),
             }))?;
         }
-        false => say(&verified, output)?,
+        false => print_differences(&verified, output)?,
     }
     Ok(if verified.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn say(verified: &Verified, output: Output) -> anyhow::Result<()> {
+fn print_differences(verified: &Verified, output: Output) -> anyhow::Result<()> {
     if !verified.differences.is_empty() {
         let headings = ["entity", "difference", "standing", "detail"];
         output.table(&headings, verified.differences.iter().map(row).collect(), "")?;
@@ -115,7 +115,7 @@ impl Progress {
 
     fn at(&mut self, progress: VerifyProgress) {
         let Some(bar) = &self.bar else { return };
-        if self.began.elapsed() < PATIENCE {
+        if self.began.elapsed() < SHOW_PROGRESS_AFTER {
             return;
         }
         if !self.shown {
@@ -126,7 +126,7 @@ impl Progress {
         bar.tick();
     }
 
-    /// Takes itself away: what is printed next has the line.
+    /// Clears the bar, so that the next output takes its line.
     fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

@@ -2,20 +2,17 @@
 
 use std::process::ExitCode;
 
-use ledgerline_dispatch::QueueUrls;
 use ledgerline_ledger::system_clock;
+use ledgerline_outbox::QueueUrls;
+use ledgerline_worker::{self as worker, Config, Stop, WorkerOptions};
 use tokio::sync::watch;
 
 use super::local::interrupted;
-use crate::{
-    args::WorkerArgs,
-    target::Target,
-    worker::{self, Config, Stop, WorkerOptions},
-};
+use crate::{args::WorkerArgs, target::Target};
 
 pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> anyhow::Result<ExitCode> {
     let options = WorkerOptions {
-        dispatch: target.dispatch().await?,
+        tasks: target.dispatch().await?.tasks,
         sqs: target.clients.sqs.clone(),
         queue_url: QueueUrls::find(&target.clients.sqs, &target.names).await?.tasks,
         config,
@@ -40,7 +37,7 @@ pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> an
     }
 }
 
-/// The task file, with what the command line says instead.
+/// The task file, with the overrides of the command line.
 pub(super) fn config(args: &WorkerArgs) -> anyhow::Result<Config> {
     let mut config = Config::read(&args.config)?;
     if let Some(concurrency) = args.concurrency {

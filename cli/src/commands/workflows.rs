@@ -3,13 +3,14 @@
 use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
-use ledgerline_dispatch::{Dispatch, ManualStart, NewTask, NewWorkflowType};
+use ledgerline_drains::{ManualStart, NewTask, NewWorkflowType};
 use ledgerline_event::Name;
 use ledgerline_ledger::system_clock;
+use ledgerline_stage::Stage;
 use ledgerline_subscription::{Kind, WorkflowType};
 use serde_json::json;
 
-use super::given;
+use super::input;
 use crate::{
     args::{AddWorkflowArgs, KindArg, WorkflowsCommand},
     output::{Output, wrong_usage},
@@ -30,9 +31,9 @@ pub(super) async fn run(
     let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
     match command {
         WorkflowsCommand::Add(args) => add(&dispatch, tenant, args, output).await?,
-        WorkflowsCommand::List => list(&dispatch.workflow_types(tenant).await?, output)?,
+        WorkflowsCommand::List => list(&dispatch.registry().workflow_types(tenant).await?, output)?,
         WorkflowsCommand::Rm { workflow_type } => {
-            let removed = dispatch.unregister(tenant, &workflow_type).await?;
+            let removed = dispatch.registry().unregister(tenant, &workflow_type).await?;
             match output.is_json() {
                 true => output.json_line(&removed)?,
                 false => output.line(&format!("{workflow_type} is removed"))?,
@@ -46,7 +47,7 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A flag that its kind does not have.
+/// A flag that does not go with the kind, as an error.
 fn misplaced(args: &AddWorkflowArgs) -> Option<String> {
     use KindArg::{Job, Run, Send, Task};
     let given: [(&str, bool, &[KindArg]); 6] = [
@@ -76,12 +77,7 @@ fn kind_name(kind: KindArg) -> &'static str {
     }
 }
 
-async fn add(
-    dispatch: &Dispatch,
-    tenant: &Name,
-    args: AddWorkflowArgs,
-    output: Output,
-) -> anyhow::Result<()> {
+async fn add(dispatch: &Stage, tenant: &Name, args: AddWorkflowArgs, output: Output) -> anyhow::Result<()> {
     let name = |flag, text: Option<String>| text.map(|text| Name::new(flag, text)).transpose();
     let own_name = name("--name", args.name)?;
     let (task, workflow) = match args.kind {
@@ -101,7 +97,7 @@ async fn add(
         r#match: (!args.matches.is_empty()).then(|| args.matches.into_iter().collect()),
     };
     let made = new.created_at(system_clock()())?;
-    dispatch.register(tenant, &made).await?;
+    dispatch.registry().register(tenant, &made).await?;
     match output.is_json() {
         true => output.json_line(&made),
         false => output.line(&format!("{} is registered: {}", made.workflow_type, what(&made.kind, &made))),
@@ -110,7 +106,7 @@ async fn add(
 
 /// A list of tasks, as JSON or YAML.
 fn tasks(path: &Path) -> anyhow::Result<Vec<NewTask>> {
-    let text = given::file("--tasks", path)?;
+    let text = input::file("--tasks", path)?;
     let expected = || "--tasks: a list of {taskId, name, dependsOn?, input?} is expected".to_owned();
     // YAML takes no tabs, and so not all JSON.
     match text.trim_start().starts_with('[') {
@@ -153,15 +149,15 @@ fn what(kind: &Kind, known: &WorkflowType) -> String {
 }
 
 async fn start(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     workflow_type: &str,
     input: &str,
     idempotency_key: Option<&str>,
     output: Output,
 ) -> anyhow::Result<()> {
-    let input = given::object("--input", input)?;
-    let start = dispatch.start(tenant, workflow_type, input, "cli:start", idempotency_key).await?;
+    let input = input::object("--input", input)?;
+    let start = dispatch.drains.start(tenant, workflow_type, input, "cli:start", idempotency_key).await?;
     if output.is_json() {
         let ManualStart { started, collapsed } = start;
         return output.json_line(

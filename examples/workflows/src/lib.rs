@@ -16,7 +16,7 @@
 //! cargo run --package example-workflows -- --local
 //! ```
 //!
-//! On AWS `template.yaml` deploys the same program as the function `workflow-runner`.
+//! On AWS `template.yaml` deploys the same program as the function `runner`.
 
 mod approval;
 mod fan_out;

@@ -1,6 +1,6 @@
 //! The whole of a program that executes workflows: on Lambda, or as a process (`--help`).
 
 #[tokio::main]
-async fn main() -> Result<(), workflow_runner::ServeError> {
-    workflow_runner::serve(example_workflows::workflows()).await
+async fn main() -> Result<(), ledgerline_runner::ServeError> {
+    ledgerline_runner::serve(example_workflows::workflows()).await
 }

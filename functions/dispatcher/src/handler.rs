@@ -1,22 +1,30 @@
-//! From a wake-up to the tenants that it is about. The stream only says who has new events; what
-//! they are is read from the table.
+//! From a wake-up to the tenants that it is about. A record of the stream names a tenant with new events; the drainers read the
+//! events themselves from the table.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use ledgerline_dispatch::{Dispatch, DispatchError, Swept};
+use ledgerline_drains::Swept;
 use ledgerline_event::{Name, keys::parse_pk};
+use ledgerline_lambda::Invocation;
+use ledgerline_outbox::DispatchError;
+use ledgerline_stage::Stage;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// What the function needs.
+/// Left of the invocation's time for releasing leases and sending alerts.
+const RESERVE: Duration = Duration::from_secs(10);
+/// A wake-up of the stream holds up those behind it, so it drains for this long at most; the sweep drains the backlog.
+const WAKE_UP: Duration = Duration::from_secs(30);
+
+/// Translates wake-ups into visits of tenants.
 #[derive(Clone, Debug)]
 pub struct Handler {
     /// Drains.
-    pub dispatch: Dispatch,
+    pub dispatch: Stage,
 }
 
-/// A record of the stream, as much of it as matters. Keys only.
+/// The part of a stream record that names its tenant.
 #[derive(Deserialize)]
 struct StreamRecord {
     dynamodb: Change,
@@ -45,7 +53,7 @@ struct Text {
 
 /// The tenants that a batch of stream records is about, each with its first record; `None` if it is no such batch. A
 /// record that cannot be read wakes no drainer: the round that visits every tenant makes up for it.
-pub fn tenants(event: &Value) -> Option<BTreeMap<Name, String>> {
+fn tenants(event: &Value) -> Option<BTreeMap<Name, String>> {
     let records = event.get("Records")?.as_array()?;
     let mut tenants = BTreeMap::new();
     for record in records {
@@ -69,21 +77,22 @@ fn failures(tenants: &BTreeMap<Name, String>, swept: &Swept) -> Value {
 }
 
 impl Handler {
-    /// Drains the tenants that a stream's batch names; sweeps on anything else, which is the schedule. Answers what the
-    /// function does, and the answer to the stream.
-    pub async fn handle(
-        &self,
-        event: &Value,
-        deadline: Option<Instant>,
-    ) -> Result<(Swept, Value), DispatchError> {
-        match tenants(event) {
+    /// Drains the tenants that a batch of the stream names, and answers which of its records come again; sweeps on anything else,
+    /// which is the schedule.
+    pub async fn handle(&self, invocation: Invocation) -> Result<Value, DispatchError> {
+        let deadline = invocation.deadline(RESERVE);
+        let (swept, answer) = match tenants(&invocation.event) {
             Some(tenants) => {
-                let swept = self.dispatch.wake(tenants.keys().cloned().collect(), deadline).await?;
+                let deadline = deadline.min(Instant::now() + WAKE_UP);
+                let swept =
+                    self.dispatch.sweep.wake(tenants.keys().cloned().collect(), Some(deadline)).await?;
                 let answer = failures(&tenants, &swept);
-                Ok((swept, answer))
+                (swept, answer)
             }
-            None => Ok((self.dispatch.sweep(deadline).await?, Value::Null)),
-        }
+            None => (self.dispatch.sweep.sweep(Some(deadline)).await?, Value::Null),
+        };
+        tracing::info!(visited = swept.visited, trouble = swept.trouble, "done");
+        Ok(answer)
     }
 }
 

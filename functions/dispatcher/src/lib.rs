@@ -1,5 +1,6 @@
-//! `dispatcher`: woken by the table's stream and by schedule, drains the ledger.
+//! The function `dispatcher`: a batch of the events table's stream wakes the drainers of the tenants in it, and each tick of its schedule
+//! sweeps what is due. It keeps no state of its own; `ledgerline-dispatch` stores what drainers and sweeps need.
 
 mod handler;
 
-pub use handler::{Handler, tenants};
+pub use handler::Handler;

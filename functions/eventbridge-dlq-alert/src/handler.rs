@@ -1,26 +1,19 @@
 //! From dead-letter messages to kept failures and one alert.
 //!
-//! Each failure is kept first; only then is anybody told. While Slack is down the messages
-//! go back to the queue, and a message whose failure was already told of is not told again.
+//! The handler stores each failure first, then alerts. While Slack is down the messages go back to the queue, and a failure that has
+//! an alert gets no second one.
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
 use ledgerline_alert::Slack;
 use ledgerline_event::{Millis, Name};
 use ledgerline_lambda::item_failure;
-use ledgerline_ledger::{
-    Clock, Payloads,
-    control::{
-        ControlTable,
-        failed::{FailedDelivery, FailureState},
-        keys,
-    },
-    telemetry::Metrics,
-};
+use ledgerline_ledger::{Clock, telemetry::Metrics};
+use ledgerline_store::{FailedDeliveries, FailedDelivery, FailureState, Payloads, keys};
 use serde_json::{Value, json};
 
-/// So many failures are told in full; of the rest their number.
-const TOLD_IN_FULL: usize = 8;
+/// An alert describes so many failures in full, and counts the rest.
+const DESCRIBED_IN_FULL: usize = 8;
 
 /// Characters of a field that are kept beside the body.
 const MAX_TEXT: usize = 1_000;
@@ -30,10 +23,10 @@ const RUN_QUEUE: &str = "-runs";
 /// What a run is called as an entity.
 const RUN: &str = "RUN#";
 
-/// What the function needs.
+/// Stores failures and alerts.
 #[allow(missing_docs)]
 pub struct Handler {
-    pub control: ControlTable,
+    pub failed_deliveries: FailedDeliveries,
     pub payloads: Payloads,
     pub slack: Slack,
     /// The tenant that gets the failures that name none.
@@ -50,19 +43,19 @@ impl Handler {
         let now = (self.clock)();
         let kept = join_all(batch.records.iter().map(|record| async move {
             let failure = describe(record, &self.operator_tenant, now);
-            (record, self.control.keep_failure(failure, &self.payloads).await)
+            (record, self.failed_deliveries.keep(failure, &self.payloads).await)
         }))
         .await;
 
         let mut returned: Vec<&SqsMessage> = Vec::new();
-        let mut untold = Vec::new();
+        let mut unalerted = Vec::new();
         let mut failed_deliveries = 0;
         for (record, outcome) in kept {
             match outcome {
                 Ok(kept) => {
                     failed_deliveries += usize::from(kept.is_new);
                     if kept.failure.alerted_at.is_none() {
-                        untold.push((record, kept.failure));
+                        unalerted.push((record, kept.failure));
                     }
                 }
                 Err(error) => {
@@ -72,20 +65,20 @@ impl Handler {
             }
         }
         let mut alert_failures = 0;
-        if !untold.is_empty() {
-            let failures: Vec<&FailedDelivery> = untold.iter().map(|(_, failure)| failure).collect();
+        if !unalerted.is_empty() {
+            let failures: Vec<&FailedDelivery> = unalerted.iter().map(|(_, failure)| failure).collect();
             let text = alert_text(&failures, &self.ledger_flag);
             match self.slack.send(&text).await {
                 Ok(sent) => {
                     if !sent {
                         tracing::error!(alert = %text, "no Slack webhook is set; this is the alert");
                     }
-                    self.note_told(&failures, now).await;
+                    self.record_alerts(&failures, now).await;
                 }
                 Err(error) => {
-                    tracing::error!(%error, failures = failures.len(), "kept, but nobody was told; trying again later");
+                    tracing::error!(%error, failures = failures.len(), "kept, but the alert was not sent; trying again later");
                     alert_failures = 1;
-                    returned.extend(untold.iter().map(|(record, _)| *record));
+                    returned.extend(unalerted.iter().map(|(record, _)| *record));
                 }
             }
         }
@@ -97,11 +90,12 @@ impl Handler {
     }
 
     /// Records that the alert was sent. If a write fails, a redelivered message only alerts once more.
-    async fn note_told(&self, failures: &[&FailedDelivery], now: Millis) {
-        for noted in join_all(failures.iter().map(|failure| self.control.failure_alerted(failure, now))).await
+    async fn record_alerts(&self, failures: &[&FailedDelivery], now: Millis) {
+        for noted in
+            join_all(failures.iter().map(|failure| self.failed_deliveries.note_alert(failure, now))).await
         {
             if let Err(error) = noted {
-                tracing::warn!(%error, "could not note that an alert was sent");
+                tracing::warn!(%error, "could not record that an alert was sent");
             }
         }
     }
@@ -162,7 +156,7 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
         [_] => vec![":rotating_light: *EventBridge delivery failure*".to_owned()],
         many => vec![format!(":rotating_light: *{} EventBridge delivery failures*", many.len())],
     };
-    for failure in failures.iter().take(TOLD_IN_FULL) {
+    for failure in failures.iter().take(DESCRIBED_IN_FULL) {
         if failures.len() > 1 {
             lines.push(String::new());
         }
@@ -178,7 +172,7 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
         lines.extend(fields.map(|(name, value)| format!("*{name}:* {}", escaped(value))));
         lines.push(what_to_do(failure, ledger_flag));
     }
-    if let Some(more @ 1..) = failures.len().checked_sub(TOLD_IN_FULL) {
+    if let Some(more @ 1..) = failures.len().checked_sub(DESCRIBED_IN_FULL) {
         lines.push(format!("\n… and {more} more: `ledgerline {ledger_flag} failed list`"));
     }
     lines.join("\n")
@@ -242,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_nobody_could_look_after_is_shown_to_its_tenant_as_what_it_is() {
+    fn a_failed_run_message_is_a_failure_of_its_tenant() {
         let failure = describe(&record(r#"{"tenantId":"t","runId":"wrun_1"}"#), &ops(), Millis::MIN);
         assert_eq!((failure.tenant_id.as_str(), failure.entity.as_deref()), ("t", Some("RUN#wrun_1")));
         assert!(failure.reason.starts_with("the runner"), "{}", failure.reason);
@@ -264,6 +258,6 @@ mod tests {
         let text = alert_text(&[&failure; 100], "--stage dev");
         assert!(text.starts_with(":rotating_light: *100 EventBridge delivery failures*"));
         assert!(text.contains("… and 92 more"));
-        assert_eq!(text.matches("*Message ID:*").count(), TOLD_IN_FULL);
+        assert_eq!(text.matches("*Message ID:*").count(), DESCRIBED_IN_FULL);
     }
 }

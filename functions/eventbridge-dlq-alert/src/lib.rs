@@ -1,4 +1,5 @@
-//! `eventbridge-dlq-alert`: from the dead-letter queue into the control table, and then to Slack.
+//! The function `eventbridge-dlq-alert`: it stores each failed delivery of the dead-letter queue in the control table, where an operator can
+//! redrive it, then alerts on Slack once. Lambda calls it, and local mode in process.
 
 mod handler;
 

@@ -1,19 +1,21 @@
-//! From a tick of the schedule to a check. What the tick says does not matter.
+//! From a tick of the schedule to a check. The handler ignores the content of the tick.
 
-use ledgerline_dispatch::{Dispatch, DispatchError, HealthChecked, Thresholds};
+use ledgerline_jobs::{HealthChecked, Thresholds};
+use ledgerline_outbox::DispatchError;
+use ledgerline_stage::Stage;
 
-/// What the function needs.
+/// Checks tasks against the thresholds.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Handler {
-    pub dispatch: Dispatch,
+    pub dispatch: Stage,
     pub thresholds: Thresholds,
 }
 
 impl Handler {
     /// Checks every tenant that has tasks under way.
     pub async fn handle(&self) -> Result<HealthChecked, DispatchError> {
-        let checked = self.dispatch.check_health(&self.thresholds).await?;
+        let checked = self.dispatch.health.check_health(&self.thresholds).await?;
         let tasks = &checked.tasks;
         tracing::info!(
             tenants = checked.tenants,

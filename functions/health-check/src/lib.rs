@@ -1,4 +1,5 @@
-//! `health-check`: each minute, how the tasks fare that are being worked on.
+//! The function `health-check`: each minute it measures how long tasks have been running, classifies them, and alerts on what changed.
+//! `ledgerline-dispatch` stores the classes. Lambda calls it, and local mode in process.
 
 mod handler;
 

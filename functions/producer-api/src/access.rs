@@ -1,5 +1,5 @@
-//! The caller's key: its tenant, and what its scope covers. A handler names what it needs as its first argument, so that a
-//! request without that is refused before anything else of it is read.
+//! The caller's API key: its tenant and its scope. A handler takes [`MayRead`], [`MayWrite`] or [`MayAdminister`] as an argument before the
+//! body, so that the API refuses a request without that scope before it reads more of it.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use axum::{
     http::{HeaderMap, StatusCode, header::AUTHORIZATION, request::Parts},
 };
 use ledgerline_event::Name;
-use ledgerline_ledger::control::api_key::KeyScope;
+use ledgerline_store::KeyScope;
 
 use crate::{Api, problem::Problem};
 
 impl Api {
-    /// The tenant of the caller's key, if the key may do what `needed` covers.
+    /// The tenant of the caller's key, if its scope is `needed` or more.
     pub(crate) async fn caller(&self, headers: &HeaderMap, needed: KeyScope) -> Result<Name, Problem> {
         let missing = || Problem::new(StatusCode::UNAUTHORIZED, "Authorization: `Bearer <key>` is expected");
         let presented = headers
@@ -23,7 +23,7 @@ impl Api {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, key)| key.trim())
             .ok_or_else(missing)?;
-        let key = self.control.verify_api_key(presented).await?;
+        let key = self.api_keys.verify(presented).await?;
         if key.scope < needed {
             let detail = format!(
                 "Authorization: the key {} has the scope `{}`; `{needed}` is needed",

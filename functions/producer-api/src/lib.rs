@@ -1,15 +1,19 @@
-//! `producer-api`: the HTTP API, the same router behind API Gateway and in local mode.
+//! The function `producer-api`: the HTTP API. One [`router`] serves it behind API Gateway and in local mode.
+//!
+//! Each route reads the caller's key, the address and the body with extractors, calls the component that does the work, and turns its result
+//! or its error (`problem`) into an answer. The crate stores nothing but the record that its [`HealthProbe`] writes and reads.
 
 mod access;
-mod body;
-mod health;
-mod idempotency;
-mod long_path;
-mod metered;
+mod health_probe;
+mod idempotency_key;
+mod json_body;
+mod path_length;
 mod problem;
+mod query_params;
+mod request_log;
 mod routes;
 
-pub use health::{Finding, HealthProbe, Level, Vitals};
+pub use health_probe::{Finding, HealthProbe, Level, Vitals};
 
 use std::sync::Arc;
 
@@ -17,18 +21,21 @@ use axum::{
     Router, middleware,
     routing::{delete, get, post},
 };
-use ledgerline_dispatch::Dispatch;
 use ledgerline_event::Name;
-use ledgerline_ledger::{
-    Clients, Clock, Emitter, Names, Payloads, Reader, control::ControlTable, telemetry::Metrics,
-};
+use ledgerline_ledger::{Clients, Clock, Emitter, Names, Reader, Redrive, telemetry::Metrics};
+use ledgerline_stage::Stage;
+use ledgerline_store::{ApiKeys, ControlTable, FailedDeliveries, IdempotencyMarkers, Payloads};
 
-/// What the API needs.
+/// The state of the API: the components that its routes call.
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub struct Api {
-    pub dispatch: Dispatch,
+    pub dispatch: Stage,
     pub control: ControlTable,
+    pub api_keys: ApiKeys,
+    pub failed_deliveries: FailedDeliveries,
+    pub redrive: Redrive,
+    pub markers: IdempotencyMarkers,
     pub reader: Reader,
     pub emitter: Emitter,
     pub payloads: Payloads,
@@ -44,21 +51,26 @@ impl Api {
     pub fn new(
         clients: Clients,
         names: Names,
-        dispatch: Dispatch,
+        dispatch: Stage,
         metrics: Metrics,
         clock: Clock,
     ) -> Result<Self, ledgerline_event::Invalid> {
         let name = |text| Name::new("app", text);
-        // Each request replaces the tenant by the one of the caller's key.
+        // Each request sets the tenant to that of the caller's key.
         let emitter = Emitter::with_clock(&clients, &names, name("api")?, name("api")?, clock.clone())
             .within(|origin| {
                 origin.context.source = Some("api".into());
                 origin.context.origin = Some("producer-api".into());
             });
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
+        let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
         Ok(Self {
             dispatch,
-            control: ControlTable::new(clients.dynamo.clone(), &names.control_table),
+            api_keys: ApiKeys::new(control.clone()),
+            failed_deliveries: FailedDeliveries::new(control.clone()),
+            redrive: Redrive::new(&clients, &names, clock.clone()),
+            markers: IdempotencyMarkers::new(control.clone()),
+            control,
             reader: Reader::new(clients.dynamo.clone(), &names.events_table, payloads.clone()),
             emitter,
             payloads,
@@ -80,11 +92,11 @@ impl Api {
 pub fn router(api: Api) -> Router {
     let api = Arc::new(api);
     Router::new()
-        .route("/api/events/recent", get(routes::recent::list))
-        .route("/api/events/record", post(routes::record::record))
+        .route("/api/events/recent", get(routes::events::recent))
+        .route("/api/events/record", post(routes::events::record))
         .route("/api/events/drain", post(routes::drainers::drain))
-        .route("/api/events/send", post(routes::send::send))
-        .route("/api/events/sent", get(routes::send::list))
+        .route("/api/events/send", post(routes::sent_events::send))
+        .route("/api/events/sent", get(routes::sent_events::list))
         .route("/api/subscriptions", get(routes::subscriptions::list).post(routes::subscriptions::create))
         .route("/api/subscriptions/test", post(routes::subscriptions::test))
         .route(
@@ -113,12 +125,12 @@ pub fn router(api: Api) -> Router {
         .route("/api/parked", get(routes::parked::list))
         .route("/api/parked/{id}", get(routes::parked::show).delete(routes::parked::drop))
         .route("/api/parked/{id}/retry", post(routes::parked::retry))
-        .route("/api/failed-deliveries", get(routes::failed::list))
-        .route("/api/failed-deliveries/redrive", post(routes::failed::redrive))
+        .route("/api/failed-deliveries", get(routes::failed_deliveries::list))
+        .route("/api/failed-deliveries/redrive", post(routes::failed_deliveries::redrive))
         .route("/api/health", get(routes::health::health))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(middleware::from_fn(long_path::refuse))
-        .layer(middleware::from_fn_with_state(api.clone(), metered::count))
+        .layer(middleware::from_fn(path_length::refuse_overlong_ids))
+        .layer(middleware::from_fn_with_state(api.clone(), request_log::log_and_count))
         .with_state(api)
 }

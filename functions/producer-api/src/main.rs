@@ -1,14 +1,14 @@
 //! Wires the router to API Gateway.
 
-use ledgerline_dispatch::DispatchOptions;
 use ledgerline_lambda::Environment;
 use ledgerline_ledger::system_clock;
+use ledgerline_stage::StageOptions;
 use producer_api::{Api, router};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_http::Error> {
     let environment = Environment::read().await?.with_events_table()?;
-    let options = DispatchOptions {
+    let options = StageOptions {
         drainers: environment.drainers()?,
         // What it drains counts where the alarms look.
         ..environment.dispatch_options(environment.metrics("dispatcher"))?

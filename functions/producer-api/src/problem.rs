@@ -6,17 +6,18 @@ use axum::{
     http::{Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use ledgerline_dispatch::DispatchError;
 use ledgerline_event::Invalid;
-use ledgerline_ledger::{EmitError, Fault, QueryError, StoreError, control::api_key::KeyRefused};
+use ledgerline_ledger::{EmitError, QueryError};
+use ledgerline_outbox::DispatchError;
+use ledgerline_store::{Fault, KeyRefused, StoreError};
 use serde_json::json;
 
-/// An answer that is not the one hoped for.
+/// An error answer.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
-    /// The state that is in the way, for programs.
+    /// The state that forbids the request, for programs.
     state: Option<&'static str>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
 }
 
-/// The bus says so while savers are behind.
+/// The error code of the bus while savers are behind.
 const THROTTLED: &str = "ThrottlingException";
 
 fn busy() -> Problem {

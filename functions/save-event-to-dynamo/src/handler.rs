@@ -6,16 +6,17 @@
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_sdk_sqs::types::MessageAttributeValue;
 use futures::future::join_all;
-use ledgerline_event::{Admitted, Invalid, Refusal, admit};
+use ledgerline_event::{Invalid, Refusal, ValidEvent, validate};
 use ledgerline_lambda::item_failure;
-use ledgerline_ledger::{Clock, DETAIL_TYPE, Outcome, SaveError, Saver, StoreError, telemetry::Metrics};
+use ledgerline_ledger::{Clock, DETAIL_TYPE, Outcome, SaveError, Saver, telemetry::Metrics};
+use ledgerline_store::StoreError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 /// SQS takes 256 KB of attributes and more; a person reads a sentence.
 const MAX_REASON_CHARS: usize = 1_000;
 
-/// What the function needs.
+/// Saves the events of a batch.
 #[allow(missing_docs)]
 pub struct Handler {
     pub saver: Saver,
@@ -52,7 +53,7 @@ struct Counts {
 }
 
 impl Handler {
-    /// Saves a batch; what is named in the answer goes back to the queue.
+    /// Saves a batch; the records that the answer names go back to the queue.
     pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
         let now = (self.clock)();
         let mut counts = Counts::default();
@@ -109,7 +110,7 @@ impl Handler {
             .sqs
             .send_message()
             .queue_url(&self.dead_letter_queue_url)
-            // A message cannot be empty; one that was is told by its reason.
+            // SQS refuses an empty body; the reason says that the record had none.
             .message_body(record.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)"));
         let sent_at = record.attributes.get("SentTimestamp").map(String::as_str);
         let attributes = [
@@ -130,14 +131,14 @@ impl Handler {
     }
 }
 
-fn read(body: &str, now: ledgerline_event::Millis) -> Result<Admitted, Refused> {
+fn read(body: &str, now: ledgerline_event::Millis) -> Result<ValidEvent, Refused> {
     let delivered: Delivered<'_> = serde_json::from_str(body)
         .map_err(|error| Refusal::Unreadable(format!("not an EventBridge event: {error}")))?;
     if delivered.detail_type != DETAIL_TYPE {
         let reason = format!("`{}` is not `{DETAIL_TYPE}`", delivered.detail_type);
         return Err(Refusal::Invalid(Invalid::new("detail-type", reason)).into());
     }
-    Ok(admit(delivered.detail.get(), now)?)
+    Ok(validate(delivered.detail.get(), now)?)
 }
 
 impl From<Refusal> for Refused {
@@ -157,7 +158,7 @@ impl From<SaveError> for Refused {
 }
 
 impl Counts {
-    fn add(&mut self, outcome: &Outcome, event: &Admitted) {
+    fn add(&mut self, outcome: &Outcome, event: &ValidEvent) {
         match outcome {
             Outcome::Saved { late } => {
                 self.saved += 1;
@@ -191,7 +192,7 @@ impl Counts {
     }
 }
 
-/// Text that SQS takes: no control characters, not without end.
+/// Text that SQS accepts: without control characters, and cut to a length that a person reads.
 fn sendable(text: &str) -> String {
     text.chars().take(MAX_REASON_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

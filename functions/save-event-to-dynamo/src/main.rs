@@ -2,11 +2,10 @@
 
 use ledgerline_lambda::serve_queue;
 use ledgerline_ledger::{
-    Saver,
-    control::ControlTable,
-    optional, required, sdk_config, system_clock,
+    Saver, optional, required, sdk_config, system_clock,
     telemetry::{Metrics, init_logs},
 };
+use ledgerline_store::ControlTable;
 use save_event_to_dynamo::Handler;
 
 #[tokio::main(flavor = "current_thread")]

@@ -5,21 +5,23 @@
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
-use ledgerline_dispatch::{Buried, Dispatch, DispatchError, TaskMessage};
+use ledgerline_jobs::{DeadLetterEnd, TaskMessage};
 use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
+use ledgerline_outbox::DispatchError;
+use ledgerline_stage::Stage;
 
-/// What the function needs.
+/// Ends the tasks of dead letters.
 #[allow(missing_docs)]
 pub struct Handler {
-    pub dispatch: Dispatch,
+    pub dispatch: Stage,
     pub metrics: Metrics,
     pub clock: Clock,
 }
 
-/// What became of one message.
+/// The outcome of one message.
 enum Outcome {
-    Settled(Buried),
+    Settled(DeadLetterEnd),
     NoTask,
     Failed(DispatchError),
 }
@@ -36,9 +38,9 @@ impl Handler {
         for (record, outcome) in settled {
             let message_id = record.message_id.as_deref();
             match outcome {
-                Outcome::Settled(Buried::Ended) => ended += 1,
-                Outcome::Settled(Buried::PutBack) => put_back += 1,
-                Outcome::Settled(Buried::AlreadyEnded) => {}
+                Outcome::Settled(DeadLetterEnd::Ended) => ended += 1,
+                Outcome::Settled(DeadLetterEnd::Enqueued) => put_back += 1,
+                Outcome::Settled(DeadLetterEnd::AlreadyEnded) => {}
                 Outcome::NoTask => {
                     no_task += 1;
                     response.batch_item_failures.push(item_failure(record));
@@ -65,7 +67,7 @@ impl Handler {
                 return Outcome::NoTask;
             }
         };
-        match self.dispatch.dead_letter(&message, body).await {
+        match self.dispatch.tasks.end_dead_letter(&message, body).await {
             Ok(buried) => {
                 let (tenant, task) = (&message.tenant_id, &message.request_id);
                 tracing::info!(%tenant, %task, generation = message.generation, ?buried, "settled");

@@ -1,14 +1,14 @@
-//! Telling Slack. The webhook is a secret: it is read from SSM when it is needed, and never logged.
+//! Messages to Slack. The webhook is a secret: each message reads it from SSM, and no log has it.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use ledgerline_ledger::{Fault, StoreError};
+use ledgerline_store::{Fault, StoreError};
 use reqwest::header::RETRY_AFTER;
 use serde_json::json;
 use tokio::{sync::OnceCell, time::Instant};
 
-/// All attempts together; the function has 30 s.
+/// The time for all attempts together; the function has 30 s.
 const PATIENCE: Duration = Duration::from_secs(18);
 const ONE_ATTEMPT: Duration = Duration::from_secs(6);
 
@@ -20,7 +20,7 @@ pub type Post = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Answer, 
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// When Slack wants to be asked again.
+    /// How long Slack asks to wait before the next attempt.
     pub retry_after: Option<Duration>,
 }
 
@@ -44,10 +44,10 @@ pub enum AlertError {
     /// The webhook could not be read.
     #[error("reading the webhook: {0}")]
     Parameter(#[from] StoreError),
-    /// Slack refused, or was not there. The webhook's address is left out on purpose.
+    /// Slack refused the message or did not answer. The text leaves the address of the webhook out: it is a secret.
     #[error("Slack did not take the message: {0}")]
     Slack(String),
-    /// Slack refuses this message for what it says, and would each time; others may pass.
+    /// Slack refuses the content of this message, and would each time; it may accept others.
     #[error("Slack refuses the message: it answered {0}")]
     Unfit(u16),
 }
@@ -55,20 +55,20 @@ pub enum AlertError {
 impl Slack {
     /// `parameter` is the SSM SecureString that holds the webhook.
     pub fn new(ssm: aws_sdk_ssm::Client, parameter: String) -> Self {
-        Self::through(ssm, parameter, over_http())
+        Self::with_post(ssm, parameter, over_http())
     }
 
-    /// The same with another way to post.
-    pub fn through(ssm: aws_sdk_ssm::Client, parameter: String, post: Post) -> Self {
+    /// The same with another transport.
+    pub fn with_post(ssm: aws_sdk_ssm::Client, parameter: String, post: Post) -> Self {
         Self { ssm, parameter, post, patience: PATIENCE }
     }
 
-    /// The same with another limit to all attempts together.
-    pub fn patient_for(self, patience: Duration) -> Self {
+    /// The same with another time for all attempts together.
+    pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Sends `text`; `false` if no webhook is set, and the log is all there is.
+    /// Sends `text`; answers `false` if no webhook is set. The caller then logs the text.
     pub async fn send(&self, text: &str) -> Result<bool, AlertError> {
         let Some(webhook) = self.webhook().await? else { return Ok(false) };
         let deadline = Instant::now() + self.patience;
@@ -81,7 +81,7 @@ impl Slack {
                     if !(status == 429 || status >= 500) {
                         return Err(AlertError::Slack(format!("it answered {status}; check the webhook")));
                     }
-                    // Longer than our patience is as good as never.
+                    // A wait beyond the patience ends the attempts.
                     (format!("it answered {status}"), retry_after.unwrap_or(backoff).min(self.patience))
                 }
                 Err(error) => (error, backoff),
@@ -108,7 +108,7 @@ impl Slack {
 
 /// Posts over HTTP.
 fn over_http() -> Post {
-    // Made when there is a message: it is the slowest part of a start.
+    // The first message makes the client: that is the slowest part of a cold start.
     let http: Arc<OnceCell<reqwest::Client>> = Arc::default();
     Arc::new(move |webhook, text| {
         let http = http.clone();

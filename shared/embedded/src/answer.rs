@@ -37,7 +37,7 @@ impl Fault {
     /// An error a test asked for.
     pub(crate) fn injected(status: u16, code: String) -> Self {
         let query_code = Some(format!("{code};{}", if status < 500 { "Sender" } else { "Receiver" }));
-        Self { status, code, message: "injected by a hook".to_owned(), query_code }
+        Self { status, code, message: "injected by an interceptor".to_owned(), query_code }
     }
 
     /// The service has no such operation.

@@ -89,7 +89,7 @@ impl Dynamo {
         // Never closed: an error lets the request through.
         let _turn = lane.acquire().await;
         if parts.extensions.get::<IsInProcess>().is_some()
-            && let Some(answer) = self.carry_out(operation, &body).await?
+            && let Some(answer) = self.execute(operation, &body).await?
         {
             return Ok(answer);
         }
@@ -97,9 +97,9 @@ impl Dynamo {
     }
 
     /// Serves a request on the store's own thread, without a connection, if it can be.
-    async fn carry_out(&self, operation: &str, body: &Bytes) -> Result<Option<Response>, Fault> {
+    async fn execute(&self, operation: &str, body: &Bytes) -> Result<Option<Response>, Fault> {
         let (database, operation, body) = (self.store.database.clone(), operation.to_owned(), body.clone());
-        let served = self.store.runtime.spawn(async move { direct::carry_out(&database, &operation, &body) });
+        let served = self.store.runtime.spawn(async move { direct::execute(&database, &operation, &body) });
         served.await.map_err(|e| Fault::internal(e.to_string()))
     }
 

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Starts and stops the services.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::dynamo::{Dynamo, Threads};
-use crate::folder::Folder;
+use crate::folder::{Files, Folder};
 use crate::gateway::{Gateway, router};
 use crate::in_process::InProcess;
 use crate::serve::{Patience, serve};
@@ -80,6 +80,7 @@ pub struct Embedded {
     runtime: Handle,
     server: JoinHandle<()>,
     tables: Threads,
+    files: Option<Files>,
     /// Held for as long as we use the folder.
     _folder: Option<Folder>,
 }
@@ -96,12 +97,22 @@ impl Embedded {
         let store = Store::open(folder.as_ref().map(|folder| folder.services.as_path()))?;
         let tables = folder.as_ref().map(|folder| folder.tables.as_path());
         let (dynamo, tables) = Dynamo::start(tables).map_err(StartError::Tables)?;
+        let files = folder.as_ref().map(Folder::files);
         let gateway = Arc::new(Gateway::new(options, store, dynamo, format!("http://{address}"))?);
 
         let (stop, stopped) = watch::channel(false);
         let app = router(gateway.clone());
         let server = tokio::spawn(serve(Arc::new(listener), app, Patience::default(), stopped));
-        Ok(Self { gateway, address, stop, runtime: Handle::current(), server, tables, _folder: folder })
+        Ok(Self {
+            gateway,
+            address,
+            stop,
+            runtime: Handle::current(),
+            server,
+            tables,
+            files,
+            _folder: folder,
+        })
     }
 
     /// Where AWS clients find the services: `http://127.0.0.1:PORT`.
@@ -122,7 +133,7 @@ impl Embedded {
 
     /// Whether queues, buses, objects and parameters can be written and read, by doing both.
     pub fn prober(&self) -> Prober {
-        Prober { gateway: Arc::downgrade(&self.gateway) }
+        Prober { gateway: Arc::downgrade(&self.gateway), files: self.files.clone() }
     }
 
     /// How often each operation was called since the start or the last reset.
@@ -155,10 +166,11 @@ impl Embedded {
     }
 }
 
-/// Tells how the services fare, for as long as they run.
+/// Probes the services, for as long as they run.
 #[derive(Clone)]
 pub struct Prober {
     gateway: Weak<Gateway>,
+    files: Option<Files>,
 }
 
 impl Prober {
@@ -168,6 +180,11 @@ impl Prober {
             Some(gateway) => gateway.probe(),
             None => Err("the services have stopped".to_owned()),
         }
+    }
+
+    /// Whether the files of the folder are still the ones that are written.
+    pub fn has_its_files(&self) -> Result<(), String> {
+        self.files.as_ref().map_or(Ok(()), Files::check)
     }
 
     /// What failed within the last while through no fault of a sender.

@@ -54,6 +54,11 @@ impl Folder {
         Ok(claimed)
     }
 
+    /// The files as they are now, to be asked later.
+    pub(crate) fn files(&self) -> Files {
+        Files([&self.services, &self.tables].map(|file| (file.clone(), identity(file))))
+    }
+
     /// Refuses a folder that has lost one of its files, or whose files are damaged. The first start makes the services' file
     /// first, then the tables, then the queues: a folder with queues has tables.
     fn check(&self) -> Result<(), StartError> {
@@ -75,6 +80,38 @@ impl Folder {
             None => Ok(()),
         }
     }
+}
+
+/// The files that are in use. SQLite goes on writing to a file that was removed, and all of it is lost at the end.
+#[derive(Clone)]
+pub(crate) struct Files([(PathBuf, Option<Identity>); 2]);
+
+/// Device and number of a file; where a system has none, only that it exists.
+type Identity = (u64, u64);
+
+impl Files {
+    /// Which file is not in the folder any more, if one is not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.0.iter().find(|(file, opened)| identity(file) != *opened) {
+            None => Ok(()),
+            Some((file, _)) => Err(format!(
+                "{} was removed or replaced while it is in use: what is accepted from now on is lost when the process ends",
+                file.display()
+            )),
+        }
+    }
+}
+
+fn identity(file: &Path) -> Option<Identity> {
+    let metadata = fs::metadata(file).ok()?;
+    #[cfg(unix)]
+    let identity = {
+        use std::os::unix::fs::MetadataExt;
+        (metadata.dev(), metadata.ino())
+    };
+    #[cfg(not(unix))]
+    let identity = (0, u64::from(metadata.is_file()));
+    Some(identity)
 }
 
 fn size(file: &Path) -> u64 {

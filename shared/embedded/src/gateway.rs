@@ -1,4 +1,4 @@
-//! One port for all services: finds the service, counts, asks the hook, answers.
+//! All services behind one port: finds the service of a request, counts the request, calls the interceptor, answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use axum::response::Response;
 use crate::answer::{Answer, Fault, json_response, respond};
 use crate::dynamo::Dynamo;
 use crate::events::{self, Buses};
-use crate::hook::{Call, Hook, Moment, Verdict};
+use crate::interceptor::{Call, Interceptor, Moment, Verdict};
 use crate::s3::S3;
 use crate::service::{Route, Service, route};
 use crate::sqs::{self, Endpoint, Queues};
@@ -38,7 +38,7 @@ pub(crate) struct Gateway {
     endpoint: Endpoint,
     region: String,
     clock: Clock,
-    hook: Option<Hook>,
+    interceptor: Option<Interceptor>,
     requests: Mutex<BTreeMap<(Service, String), u64>>,
     /// When a request last failed through no fault of its sender, and which.
     failed: Mutex<Option<(Instant, String)>>,
@@ -52,7 +52,7 @@ impl Gateway {
         dynamo: Dynamo,
         endpoint: String,
     ) -> rusqlite::Result<Self> {
-        let Options { region, clock, hook, admission, .. } = options;
+        let Options { region, clock, interceptor, admission, .. } = options;
         let store = Arc::new(store);
         let queues = Arc::new(Queues::open(store.clone(), clock.clone(), region.clone())?);
         let buses = Buses::open(store.clone(), queues.clone(), clock.clone(), region.clone(), admission)?;
@@ -65,7 +65,7 @@ impl Gateway {
             endpoint: Endpoint(endpoint),
             region,
             clock,
-            hook,
+            interceptor,
             requests: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -94,14 +94,16 @@ impl Gateway {
         };
         *self.requests().entry((service, operation.clone())).or_default() += 1;
 
-        let Some(hook) = &self.hook else { return self.serve(service, &operation, parts, body).await };
+        let Some(interceptor) = &self.interceptor else {
+            return self.serve(service, &operation, parts, body).await;
+        };
         let call = Call { service, operation: operation.clone(), body: body.clone() };
-        if let Verdict::Fail { status, code } = hook(call.clone(), Moment::Before).await {
+        if let Verdict::Fail { status, code } = interceptor(call.clone(), Moment::Before).await {
             return Fault::injected(status, code).into_response(service);
         }
         let response = self.serve(service, &operation, parts, body).await;
         let moment = Moment::After { status: response.status().as_u16() };
-        match hook(call, moment).await {
+        match interceptor(call, moment).await {
             Verdict::Proceed => response,
             Verdict::Fail { status, code } => Fault::injected(status, code).into_response(service),
         }

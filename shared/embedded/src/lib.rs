@@ -1,19 +1,23 @@
-//! The AWS services a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, spoken
-//! in their own wire protocols on one loopback port, durable in one folder.
+//! The AWS services that a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, in their own wire protocols on one
+//! loopback port.
 //!
-//! Any AWS client works against [`Embedded::endpoint`]; those in the same process need no connection, see
-//! [`Embedded::http_client`]. What has been acknowledged survives a restart and a
-//! `kill -9`. Tests inject faults through a [`Hook`] and move time through a [`Clock`].
+//! Any AWS client works against [`Embedded::endpoint`]; clients in the same process need no connection, see [`Embedded::http_client`]. The
+//! services store everything in one folder, in two SQLite files: what they have acknowledged survives a restart and a `kill -9`. Local
+//! mode starts them, and so do tests and the bench, which inject faults through an [`Interceptor`] and move time through a [`Clock`].
+//!
+//! - One port: `serve` accepts connections, `cross_origin` refuses what a web page may have sent, `gateway` finds the service.
+//! - The services: `dynamo`, `events`, `s3`, `sqs`, `ssm`.
+//! - Storage: `folder` has the files, `store` the database of all services but DynamoDB.
 
 mod answer;
+mod cross_origin;
 mod dynamo;
 mod embedded;
 mod events;
 mod folder;
-mod foreign;
 mod gateway;
-mod hook;
 mod in_process;
+mod interceptor;
 mod options;
 mod request_body;
 mod s3;
@@ -25,8 +29,8 @@ mod store;
 
 pub use embedded::{Embedded, Prober, StartError};
 pub use events::Admission;
-pub use hook::{Call, Hook, Moment, Verdict};
 pub use in_process::InProcess;
+pub use interceptor::{Call, Interceptor, Moment, Verdict};
 pub use options::{Clock, Options, system_clock};
 pub use serve::{Patience, serve};
 pub use service::Service;

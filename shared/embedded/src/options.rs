@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{Admission, Hook};
+use crate::{Admission, Interceptor};
 
 /// The time in milliseconds since the epoch, as the services see it.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -21,7 +21,7 @@ pub struct Options {
     /// Time for message visibility, delays, retention and timestamps.
     pub clock: Clock,
     /// Called around every request, to inject faults or to observe.
-    pub hook: Option<Hook>,
+    pub interceptor: Option<Interceptor>,
     /// How many events may wait in a queue; without it, any number.
     pub admission: Option<Admission>,
 }
@@ -33,7 +33,7 @@ impl Default for Options {
             port: 0,
             region: "us-east-1".to_owned(),
             clock: system_clock(),
-            hook: None,
+            interceptor: None,
             admission: None,
         }
     }

@@ -1,4 +1,4 @@
-//! One loopback port: connections that cannot be held open without a request, and no requests of web pages.
+//! Serves one loopback port: closes connections that bring no request, and refuses requests of web pages.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use crate::foreign;
+use crate::cross_origin;
 use crate::request_body::{self, Rest};
 
 /// A port out of file descriptors looks again after this time.
-const REST_AFTER_ERROR: Duration = Duration::from_millis(100);
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 /// How long a client may be silent.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub async fn serve(
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(REST_AFTER_ERROR).await;
+                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
@@ -100,7 +100,7 @@ async fn connection(stream: TcpStream, app: Router, patience: Patience, mut stop
 async fn answer(app: Router, request: Request<Incoming>, body_patience: Duration) -> Response {
     let (parts, body) = request.into_parts();
     let (body, rest): (Body, Rest) = request_body::watched(body, body_patience);
-    let answer = match foreign::refusal(&parts.uri, &parts.headers) {
+    let answer = match cross_origin::refusal(&parts.uri, &parts.headers) {
         Some(reason) => {
             drop(body);
             refused(&reason)

@@ -74,7 +74,7 @@ pub(crate) fn route(parts: &Parts) -> Route {
     Route::Operation(service, operation.to_owned())
 }
 
-/// The name of the S3 operation, for counting and for hooks; s3s does its own routing.
+/// The name of the S3 operation, for counting and for interceptors; s3s does its own routing.
 fn s3_operation(parts: &Parts) -> &'static str {
     let path = parts.uri.path().trim_start_matches('/');
     let query = parts.uri.query().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The thirteen event types of tasks, jobs and health, with their exact properties.
 //!
-//! A field that may be left out is an `Option` (or a list that may be empty). Readers ignore
-//! fields they do not know. Any other event type is plain JSON: [`Known::read`] answers `None`.
+//! An optional field is an `Option` (or a list that may be empty). Readers ignore fields that they do not know. The
+//! properties of every other event type are plain JSON: [`Known::read`] gives `None`.
 
 use std::collections::BTreeMap;
 
@@ -75,9 +75,9 @@ pub struct TaskPending {
     /// Only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// What a worker is to run.
+    /// The name by which a worker finds what to run.
     pub name: String,
-    /// Bare task ids; only if it is part of a job.
+    /// The ids of its parents within the job; only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depends_on: Option<Vec<String>>,
 }
@@ -91,9 +91,9 @@ pub struct TaskProcessingStarted {
     /// Only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// Until when the worker's claim on the task holds.
+    /// When the worker's lease of the task expires.
     pub effective_until: Seconds,
-    /// Who runs it.
+    /// The worker that runs it.
     pub worker_id: String,
     /// The process that runs it.
     pub process_id: u32,
@@ -108,11 +108,11 @@ pub struct TaskProcessingFailed {
     /// Only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// Which attempt: 1, 2, 3, …
+    /// The number of the attempt: 1, 2, 3, …
     pub attempt_number: u32,
-    /// What went wrong.
+    /// The error.
     pub error: String,
-    /// Always a retryable one.
+    /// The category of the error; always a retryable one.
     pub error_category: ErrorCategory,
 }
 
@@ -125,14 +125,14 @@ pub struct TaskCompleted {
     /// Only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// What the task gives to those that depend on it; moved to S3 when it is large.
+    /// The task's output, for the tasks that depend on it; moved to S3 if it is large.
     #[serde(default)]
     pub output: Value,
-    /// From start to end.
+    /// The time from start to end.
     pub duration_ms: u64,
-    /// 0.
+    /// The exit code: 0.
     pub exit_code: i32,
-    /// What it consumed, where the task reports it.
+    /// The task's usage, if the task reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -150,7 +150,7 @@ pub struct Usage {
     /// Tokens read from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_read_tokens: Option<u64>,
-    /// What else the task reports.
+    /// Other counts that the task reports.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -164,13 +164,13 @@ pub struct TaskFailed {
     /// Only if it is part of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// What went wrong.
+    /// The error.
     pub error: String,
-    /// Terminal from a worker; the last attempt's when retries ran out.
+    /// The category of the error: terminal from a worker, or that of the last attempt if retries ran out.
     pub error_category: ErrorCategory,
-    /// How many attempts there were.
+    /// How many attempts it had.
     pub retry_count: u32,
-    /// Who gave up.
+    /// The component that gave it up.
     pub source: FailureSource,
 }
 
@@ -187,7 +187,7 @@ pub struct TaskTimeout {
     pub timeout_ms: u64,
     /// How long it ran.
     pub elapsed_ms: u64,
-    /// What ended it.
+    /// The signal that ended it.
     pub signal: Signal,
 }
 
@@ -197,19 +197,19 @@ pub struct TaskTimeout {
 pub struct TaskHeartbeat {
     /// The task's entity id.
     pub request_id: String,
-    /// Until when the worker's claim on the task holds.
+    /// When the worker's lease of the task expires.
     pub effective_until: Seconds,
-    /// 1, 2, 3, …
+    /// The number of the heartbeat: 1, 2, 3, …
     pub heartbeat_number: u32,
-    /// Since the start.
+    /// The time since the start.
     pub elapsed_ms: u64,
-    /// Who runs it.
+    /// The worker that runs it.
     pub worker_id: String,
     /// The process that runs it.
     pub process_id: u32,
-    /// Of the whole process group.
+    /// The memory of the whole process group.
     pub memory_usage: MemoryUsage,
-    /// What the task last said of itself.
+    /// The last activity that the task reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<Activity>,
 }
@@ -221,17 +221,17 @@ pub struct MemoryUsage {
     pub rss: u64,
 }
 
-/// What a task last said of itself.
+/// An activity that a task reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
     /// `step_running`, `sdk_query`, `waiting`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The step, where there is one.
+    /// The step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_name: Option<String>,
-    /// When.
+    /// When it was reported.
     pub timestamp: Seconds,
 }
 
@@ -243,9 +243,9 @@ pub struct JobCreated {
     pub job_id: String,
     /// The submission's id.
     pub request_id: String,
-    /// The whole DAG.
+    /// Its tasks.
     pub tasks: Vec<JobTask>,
-    /// How many.
+    /// How many tasks it has.
     pub total_tasks: u32,
 }
 
@@ -255,18 +255,18 @@ pub struct JobCreated {
 pub struct JobTask {
     /// Its id within the job.
     pub task_id: String,
-    /// What a worker is to run.
+    /// The name by which a worker finds what to run.
     pub name: String,
-    /// The tasks that must be completed before.
+    /// The ids of its parents, which must be completed first.
     #[serde(default)]
     pub depends_on: Vec<String>,
     /// Its static input.
     #[serde(default)]
     pub input: Map<String, Value>,
-    /// How long it may run; else as long as the worker allows.
+    /// How long it may run; by default as long as the worker allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How often it is tried; else as often as the worker does.
+    /// How many attempts it has; by default as many as the worker allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
 }
@@ -277,11 +277,11 @@ pub struct JobTask {
 pub struct JobTasksAdded {
     /// The job's id.
     pub job_id: String,
-    /// What was added.
+    /// The added tasks.
     pub new_tasks: Vec<JobTask>,
-    /// Tasks before.
+    /// How many tasks the job had before.
     pub previous_total_tasks: u32,
-    /// Tasks now.
+    /// How many tasks the job has now.
     pub total_tasks_now: u32,
 }
 
@@ -291,25 +291,25 @@ pub struct JobTasksAdded {
 pub struct JobCompleted {
     /// The job's id.
     pub job_id: String,
-    /// How many tasks.
+    /// How many tasks it has.
     pub total_tasks: u32,
-    /// By bare task id.
+    /// By the tasks' ids within the job.
     pub task_statuses: BTreeMap<String, Option<TaskState>>,
 }
 
-/// A task of a job failed for good; the rest goes on.
+/// A task of a job failed for good; the other tasks continue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobFailureDetected {
     /// The job's id.
     pub job_id: String,
-    /// The bare task id.
+    /// The task's id within the job.
     pub failed_task_id: String,
-    /// By bare task id; `null` for a task that has not begun.
+    /// By the tasks' ids within the job; `null` for a task that was not started.
     pub task_statuses: BTreeMap<String, Option<TaskState>>,
 }
 
-/// Tasks of a job that had failed are started again.
+/// The failed tasks of a job are started again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobResumed {
@@ -317,17 +317,17 @@ pub struct JobResumed {
     pub job_id: String,
     /// The job's generation from now on.
     pub generation: u32,
-    /// By bare task id: the generation that the task is started as.
+    /// The generation of each task that is started, by its id within the job.
     pub tasks: BTreeMap<String, u32>,
 }
 
-/// How the tasks that are running fare.
+/// The health of the running tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskHealthCheck {
-    /// In numbers.
+    /// How many tasks have which health.
     pub summary: HealthSummary,
-    /// One by one.
+    /// The tasks.
     pub tasks: Vec<TaskHealth>,
 }
 
@@ -349,7 +349,7 @@ pub struct HealthSummary {
 pub struct TaskHealth {
     /// The task's entity id.
     pub request_id: String,
-    /// How it fares.
+    /// Its health.
     pub health: Health,
     /// Milliseconds since it began.
     pub elapsed: u64,
@@ -357,11 +357,11 @@ pub struct TaskHealth {
     pub time_since_last_event: u64,
     /// The type of that event.
     pub last_event_type: String,
-    /// Who runs it.
+    /// The worker that runs it.
     pub worker_id: String,
 }
 
-/// How a running task fares.
+/// The health of a running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -372,7 +372,7 @@ pub enum Health {
     Overtime,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -432,23 +432,23 @@ impl ErrorCategory {
     }
 }
 
-/// Who ended a failed task.
+/// The component that ended a failed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureSource {
-    /// A worker met an error that no retry mends.
+    /// A worker, after an error that no retry can mend.
     Worker,
     /// Retries ran out.
     Dlq,
 }
 
-/// What ended a process that ran too long.
+/// The signal that ended a process that ran too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Signal {
-    /// It went when asked.
+    /// The process ended after the first signal.
     Sigterm,
-    /// It had to be killed.
+    /// The process had to be killed.
     Sigkill,
 }
 

@@ -1,28 +1,28 @@
-//! What makes a list of tasks a job: ids that fit into keys, parents that exist, and an order
-//! in which they can run. Whatever refuses a job says which of its tasks is to blame.
+//! Checks that a list of tasks can be a job: ids fit into keys, parents exist, and there is an order in which the tasks can
+//! run. Every error names the task that causes it.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{Invalid, Name, catalogue::JobTask, limits::check_limits};
 
-/// How many tasks may be submitted, or added, at once.
+/// How many tasks one request may submit or add.
 pub const TASKS_MAX: usize = 1000;
 
-/// Stands between the job's id and the task's own in a task's entity id.
-const BETWEEN: char = ':';
+/// Separates the job's id from the task's own in a task's entity id.
+const SEPARATOR: char = ':';
 
-/// What there is to check about one task.
+/// The parts of a task that are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     /// Its id within the job.
     pub task_id: &'a str,
-    /// What a worker is to run.
+    /// The name by which a worker finds what to run.
     pub name: &'a str,
-    /// The tasks that must be completed before.
+    /// The ids of its parents, which must be completed first.
     pub depends_on: &'a [String],
     /// How long it may run.
     pub timeout_ms: Option<u64>,
-    /// How often it is tried.
+    /// How many attempts it has.
     pub max_attempts: Option<u32>,
 }
 
@@ -38,11 +38,11 @@ impl<'a> From<&'a JobTask> for Node<'a> {
     }
 }
 
-/// An id that may stand beside another in an entity id, so it has no `:`: a job's, a task's within
-/// its job, or a task's that is in no job. The error names `field`.
+/// An id without `:`, so that it can be a part of an entity id: the id of a job, of a task within its job, or of a task in
+/// no job. The error names `field`.
 pub fn bare_id(field: &'static str, value: impl Into<String>) -> Result<Name, Invalid> {
     let name = Name::new(field, value)?;
-    if name.contains(BETWEEN) {
+    if name.contains(SEPARATOR) {
         let reason = format!("`{name}` contains ':', which separates a job's id from its task's");
         return Err(Invalid::new(field, reason));
     }
@@ -52,7 +52,7 @@ pub fn bare_id(field: &'static str, value: impl Into<String>) -> Result<Name, In
 /// The longest name of a task, in bytes.
 const TASK_NAME_MAX: usize = 256;
 
-/// Whether workers can find what to run by this name.
+/// Checks the name by which workers find what to run.
 pub fn check_task_name(name: &str) -> Result<(), Invalid> {
     let wrong = |reason: &str| Err(Invalid::new("name", reason));
     match name {
@@ -69,7 +69,7 @@ pub fn check_task_name(name: &str) -> Result<(), Invalid> {
 pub fn task_entity(job_id: &str, task_id: &str) -> Result<Name, Invalid> {
     bare_id("jobId", job_id)?;
     bare_id("taskId", task_id)?;
-    let entity = format!("{job_id}{BETWEEN}{task_id}");
+    let entity = format!("{job_id}{SEPARATOR}{task_id}");
     match entity.len() {
         bytes if bytes > Name::MAX_BYTES => {
             let reason = format!(
@@ -85,17 +85,17 @@ pub fn task_entity(job_id: &str, task_id: &str) -> Result<Name, Invalid> {
 
 /// The job's id and the task's own, of the entity id of a job's task; `None` for one of another shape.
 pub fn split_task_entity(entity_id: &str) -> Option<(&str, &str)> {
-    let (job_id, task_id) = entity_id.split_once(BETWEEN)?;
-    (!job_id.is_empty() && !task_id.is_empty() && !task_id.contains(BETWEEN)).then_some((job_id, task_id))
+    let (job_id, task_id) = entity_id.split_once(SEPARATOR)?;
+    (!job_id.is_empty() && !task_id.is_empty() && !task_id.contains(SEPARATOR)).then_some((job_id, task_id))
 }
 
-/// Whether `tasks` can become the job `job_id`.
+/// Checks that `tasks` can become the job `job_id`.
 pub fn check_job<'a>(job_id: &str, tasks: impl IntoIterator<Item = Node<'a>>) -> Result<(), Invalid> {
     bare_id("jobId", job_id)?;
     check(job_id, tasks, None).map_err(|reason| Invalid::new("tasks", reason))
 }
 
-/// Whether `tasks` can be added to the job `job_id`, whose tasks so far are those that are `known`.
+/// Checks that `tasks` can be added to the job `job_id`, which has the tasks for which `known` is true.
 pub fn check_added<'a>(
     job_id: &str,
     tasks: impl IntoIterator<Item = Node<'a>>,
@@ -154,20 +154,20 @@ fn id_fault(id: &str) -> Option<&'static str> {
     if id.is_empty() || id.len() > Name::MAX_BYTES {
         return Some("does not have 1 to 128 bytes");
     }
-    if id.contains(['#', BETWEEN]) {
+    if id.contains(['#', SEPARATOR]) {
         return Some("contains `#` or `:`, which separate the parts of a key");
     }
     Name::new("taskId", id).is_err().then_some("has invisible characters")
 }
 
-/// Tasks that wait for each other, the first also last, as each waits for the one after it.
+/// A cycle of tasks in which each depends on the next one; the first is also the last.
 fn cycle<'a>(tasks: &[Node<'a>], index_of: &HashMap<&str, usize>) -> Option<Vec<&'a str>> {
-    // A parent that is not here was there before, so it cannot wait for any of these.
+    // A parent that is not listed was in the job before, so it depends on none of these.
     let parents = |task: &Node<'a>| -> Vec<usize> {
         task.depends_on.iter().filter_map(|parent| index_of.get(parent.as_str()).copied()).collect()
     };
     let parents: Vec<Vec<usize>> = tasks.iter().map(parents).collect();
-    // Takes away whatever waits for nothing that is left; a cycle is what stays.
+    // Removes tasks whose parents are all removed; the tasks that remain contain a cycle.
     let mut waiting: Vec<usize> = parents.iter().map(Vec::len).collect();
     let mut children = vec![Vec::new(); tasks.len()];
     for (child, parents) in parents.iter().enumerate() {
@@ -188,7 +188,7 @@ fn cycle<'a>(tasks: &[Node<'a>], index_of: &HashMap<&str, usize>) -> Option<Vec<
     let mut path = Vec::new();
     while !path.contains(&at) {
         path.push(at);
-        // What stays waits for something that stays.
+        // Each remaining task has a remaining parent.
         at = parents[at].iter().copied().find(|parent| waiting[*parent] > 0)?;
     }
     let first = path.iter().position(|n| *n == at)?;
@@ -198,6 +198,7 @@ fn cycle<'a>(tasks: &[Node<'a>], index_of: &HashMap<&str, usize>) -> Option<Vec<
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
@@ -302,5 +303,44 @@ mod tests {
         }
         assert!(task_entity("job-1", &"x".repeat(122)).is_ok());
         assert!(bare_id("requestId", "req:1").unwrap_err().to_string().starts_with("requestId: `req:1`"));
+    }
+
+    proptest! {
+        /// Each task depends on earlier ones only; one more dependency then closes a cycle.
+        #[test]
+        fn only_a_cycle_refuses_a_list_whose_parents_exist(
+            parents in proptest::collection::vec(proptest::collection::vec(any::<prop::sample::Index>(), 0..4), 2..40),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let ids: Vec<String> = (0..parents.len()).map(|n| n.to_string()).collect();
+            let mut depends_on: Vec<Vec<String>> = (0..parents.len())
+                .map(|n| {
+                    let earlier = parents[n].iter().filter(|_| n > 0).map(|index| index.index(n));
+                    earlier.collect::<HashSet<usize>>().into_iter().map(|parent| ids[parent].clone()).collect()
+                })
+                .collect();
+            let fault = |depends_on: &[Vec<String>]| {
+                let node = |n: usize| Node {
+                    task_id: &ids[n],
+                    name: "n",
+                    depends_on: &depends_on[n],
+                    timeout_ms: None,
+                    max_attempts: None,
+                };
+                check_job("job-1", (0..ids.len()).rev().map(node)).err().map(|invalid| invalid.reason)
+            };
+            prop_assert_eq!(fault(&depends_on), None);
+            let child = 1 + at.index(ids.len() - 1);
+            if let Some(parent) = depends_on[child].first().cloned() {
+                depends_on[parent.parse::<usize>().unwrap()].push(ids[child].clone());
+                let reason = fault(&depends_on).unwrap_or_default();
+                let cycle = reason.strip_prefix("the tasks wait for each other: ").unwrap_or_default();
+                let cycle: Vec<usize> = cycle.split(" → ").filter_map(|id| id.parse().ok()).collect();
+                prop_assert!(cycle.len() > 1 && cycle.first() == cycle.last(), "{}", reason);
+                for pair in cycle.windows(2) {
+                    prop_assert!(depends_on[pair[0]].contains(&ids[pair[1]]), "{}", reason);
+                }
+            }
+        }
     }
 }

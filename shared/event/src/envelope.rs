@@ -1,6 +1,6 @@
-//! The envelope: what every event says of itself, whatever it is about.
+//! The envelope: the fields that every event has, whatever its type.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -14,39 +14,44 @@ pub const TEXT_MAX: usize = 512;
 /// Properties of an event of any type, in the catalogue or not: plain JSON.
 pub type Properties = Map<String, Value>;
 
-/// One event, with its keys left to be computed. `P` is plain JSON or a typed struct of the catalogue.
+/// The field, if it is there and has the type.
+pub(crate) fn read_field<T: DeserializeOwned>(properties: &Properties, field: &str) -> Option<T> {
+    properties.get(field).and_then(|value| T::deserialize(value).ok())
+}
+
+/// One event without its keys, which follow from its fields. `P` is plain JSON or a typed struct of the catalogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event<P = Properties> {
-    /// Unique per tenant and time; ours are `evnt_` and a ULID, others' are taken as they are.
+    /// Unique per tenant and time. This system's ids are `evnt_` and a ULID; the ids of other senders have any form.
     pub event_id: Name,
-    /// Whose event it is.
+    /// The tenant whose event it is.
     pub tenant_id: Name,
     /// The application that sent it.
     pub app_name: Name,
-    /// What kind of thing it is about: `TASK`, `JOB`, `STORE`, …
+    /// The type of the entity that it is about: `TASK`, `JOB`, `STORE`, …
     pub entity_type: Name,
-    /// Which one.
+    /// The id of that entity.
     pub entity_id: Name,
     /// What happened: `Task Completed`, `price.changed`, …
     pub event_type: Name,
     /// When it happened, by the sender's clock.
     pub timestamp: Millis,
-    /// Where it comes from.
+    /// Its origin.
     #[serde(default)]
     pub context: Context,
-    /// What there is to say about it.
+    /// The details, by event type.
     pub properties: P,
     /// Events of one tenant with the same key collapse onto the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// What led to it, as `kind:detail`.
+    /// Its cause, as `kind:detail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caused_by: Option<String>,
     /// The durable workflow run that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_run_id: Option<String>,
-    /// The system that the fact comes from, where that is not the sender.
+    /// The system in which the fact originates, if that is not the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_system: Option<String>,
     /// The sender's own counter for the entity.
@@ -60,7 +65,7 @@ pub struct Event<P = Properties> {
     pub received_at: Option<Millis>,
 }
 
-/// Where an event comes from. Fields that are not ours are kept.
+/// The origin of an event. Fields that this struct does not name are kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Context {
@@ -85,7 +90,7 @@ pub struct Context {
     /// The subscriptions that led here, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
-    /// What senders add of their own.
+    /// Other fields of senders.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -108,7 +113,7 @@ pub struct Keyed<'a, P> {
     /// The sixteen key attributes.
     #[serde(flatten)]
     pub keys: &'a Keys,
-    /// The rest.
+    /// The event itself.
     #[serde(flatten)]
     pub event: &'a Event<P>,
 }

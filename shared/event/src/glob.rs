@@ -1,11 +1,11 @@
-//! Globs over event types: `*` is any run of characters, dots included, `?` is one character,
-//! everything else is itself.
+//! Globs over event types: `*` matches any characters, dots included, `?` matches one character, and every other character
+//! matches itself.
 
-/// Whether `text` is matched by `glob`, from beginning to end.
+/// Whether `glob` matches the whole `text`.
 pub fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut g, mut t) = (0, 0);
-    // Where to go on after the last `*` when a later character does not fit.
+    // Where to continue after the last `*` when a later character does not match.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         match glob.get(g) {

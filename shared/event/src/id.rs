@@ -1,10 +1,10 @@
-//! Our own ids: a short prefix that says what a thing is, `_`, and a ULID that says when it began.
+//! The ids that this system makes: a prefix for the kind, `_`, and a ULID, which holds the time of creation.
 
 use ulid::Ulid;
 
 use crate::{Millis, Name};
 
-/// What an id stands for.
+/// The kind of thing that an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `evnt_`
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind there is.
+    /// Every kind.
     pub const ALL: [Self; 9] = [
         Self::Event,
         Self::Run,
@@ -67,14 +67,14 @@ impl Kind {
         Name::trusted(id)
     }
 
-    /// The time in an id of ours.
+    /// The time in an id that this system made.
     pub fn time_of(id: &str) -> Option<Millis> {
         Self::of(id)?;
         let (_, digits) = id.split_once('_')?;
         Millis::try_from(Ulid::from_string(digits).ok()?.timestamp_ms()).ok()
     }
 
-    /// What `id` stands for, if it is one of ours.
+    /// The kind of `id`, if this system made it.
     pub fn of(id: &str) -> Option<Self> {
         let (prefix, digits) = id.split_once('_')?;
         let kind = Self::ALL.into_iter().find(|kind| kind.prefix() == prefix)?;

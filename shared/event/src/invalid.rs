@@ -1,10 +1,10 @@
-/// A value that breaks the contract of an event, and the field it was found in.
+/// A value that breaks a rule, and its field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct Invalid {
     /// The field as it is spelt in JSON.
     pub field: &'static str,
-    /// What is wrong with it, as a person would say it.
+    /// What is wrong with it, in words that follow the field's name.
     pub reason: String,
 }
 

@@ -1,5 +1,5 @@
-//! Where a job stands: what its own events say, and the states of its tasks. As with a task, the
-//! history is a join-semilattice, so neither order nor repetition of events can show.
+//! The state of a job, from its own events and the states of its tasks. Like that of a task, the history of a job is a
+//! join-semilattice: the result does not depend on the order or the repetition of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::{
     Event, Millis, Name, Properties,
     catalogue::{Catalogued, JobCreated, JobTask, TaskState},
-    fold::{least, read},
+    envelope::read_field,
+    merge::keep_least,
 };
 
-/// What can happen to a job.
+/// The types of events about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobEvent {
     /// It was submitted.
@@ -23,16 +24,16 @@ pub enum JobEvent {
     Completed,
     /// A task failed for good.
     FailureDetected,
-    /// What had failed is started again.
+    /// Its failed tasks were started again.
     Resumed,
 }
 
 impl JobEvent {
-    /// Every one of them.
+    /// Every type.
     pub const ALL: [Self; 5] =
         [Self::Created, Self::TasksAdded, Self::Completed, Self::FailureDetected, Self::Resumed];
 
-    /// What `event` says about a job; `None` if it is about something else.
+    /// The type of `event`; `None` if it is not about a job.
     pub fn of<P>(event: &Event<P>) -> Option<Self> {
         let of_job = event.entity_type.as_str() == JobCreated::ENTITY_TYPE;
         Self::ALL.into_iter().find(|kind| of_job && kind.event_type() == event.event_type.as_str())
@@ -50,17 +51,17 @@ impl JobEvent {
     }
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// Nothing has failed, and not everything is completed.
+    /// No task has failed, and not every task is completed.
     Running,
-    /// Something has failed, and something is still waiting for a worker or running.
+    /// A task has failed, and another one waits for a worker or runs.
     Failing,
-    /// Something has failed and nothing runs any more: it can be resumed.
+    /// A task has failed, and none waits for a worker or runs: the job can be resumed.
     Failed,
-    /// Everything is completed.
+    /// Every task is completed.
     Completed,
 }
 
@@ -76,19 +77,19 @@ impl JobState {
     }
 }
 
-/// Where a job stands of which so many tasks are `failed` and so many are `active`, which is pending or
-/// processing. That it was completed is final.
+/// The state of a job with `failed` failed tasks and `active` tasks that are pending or processing. A completed job stays
+/// completed.
 pub const fn job_state(completed: bool, failed: u64, active: u64) -> JobState {
     match (completed, failed > 0, active > 0) {
         (true, true | false, true | false) => JobState::Completed,
         (false, true, true) => JobState::Failing,
         (false, true, false) => JobState::Failed,
-        // Nothing may be active for a moment: between a task's end and the start of its children.
+        // Between a task's end and the start of its children no task may be active.
         (false, false, true | false) => JobState::Running,
     }
 }
 
-/// What is known of one job from its own events.
+/// What the events of a job say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobHistory {
@@ -100,7 +101,7 @@ pub struct JobHistory {
     created_at: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     completed_at: Option<Millis>,
-    /// Whether the tasks that it was created with are among `tasks`.
+    /// Whether `tasks` has the tasks with which it was created.
     listed: bool,
     /// The greatest total that an event names.
     stated_total: u64,
@@ -113,11 +114,11 @@ pub struct JobHistory {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobNode {
-    /// When.
+    /// When it was added.
     pub added_at: Millis,
-    /// By which event.
+    /// The event that added it.
     pub added_by: Name,
-    /// What a worker is to run.
+    /// The name by which a worker finds what to run.
     pub name: String,
     /// The tasks that must be completed before.
     pub depends_on: Vec<String>,
@@ -127,14 +128,14 @@ pub struct JobNode {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobFailure {
-    /// When.
+    /// The time of the event.
     pub at: Millis,
-    /// By which event.
+    /// The event's id.
     pub event_id: Name,
-    /// The bare task id, if the event names it.
+    /// The task's id within the job, if the event names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Which generation of it, if the event's context names it.
+    /// The task's generation, if the event's context names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
 }
@@ -143,56 +144,56 @@ pub struct JobFailure {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobResume {
-    /// When.
+    /// The time of the event.
     pub at: Millis,
-    /// By which event.
+    /// The event's id.
     pub event_id: Name,
     /// The job's generation since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
-    /// By bare task id: the generation that the task was started as.
+    /// The generation of each task that was started, by its id within the job.
     #[serde(default)]
     pub tasks: BTreeMap<String, u32>,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobProgress {
-    /// Where it stands.
+    /// Its state.
     pub state: JobState,
-    /// Its tasks.
+    /// The number of its tasks.
     pub total: u64,
-    /// Those of which nothing is known yet: their parents are not completed.
+    /// Tasks without events: their parents are not completed.
     pub waiting: u64,
-    /// Those that wait for a worker.
+    /// Tasks that wait for a worker.
     pub pending: u64,
-    /// Those that run.
+    /// Tasks that run.
     pub processing: u64,
-    /// Those that are done.
+    /// Tasks that are completed.
     pub completed: u64,
-    /// Those that failed for good.
+    /// Tasks that failed for good.
     pub failed: u64,
 }
 
 impl JobHistory {
-    /// Takes in one event of the job; one that is about something else changes nothing.
+    /// Adds an event. An event that is not about a job changes nothing.
     pub fn add(&mut self, event: &Event) {
         if let Some(kind) = JobEvent::of(event) {
             self.join(&Self::of(kind, event));
         }
     }
 
-    /// Takes in what another history of the same job knows.
+    /// Adds what another history of the same job knows.
     pub fn join(&mut self, other: &Self) {
-        least(&mut self.job_id, &other.job_id);
-        least(&mut self.request_id, &other.request_id);
-        least(&mut self.created_at, &other.created_at);
-        least(&mut self.completed_at, &other.completed_at);
+        keep_least(&mut self.job_id, &other.job_id);
+        keep_least(&mut self.request_id, &other.request_id);
+        keep_least(&mut self.created_at, &other.created_at);
+        keep_least(&mut self.completed_at, &other.completed_at);
         self.listed |= other.listed;
         self.stated_total = self.stated_total.max(other.stated_total);
         for (id, node) in &other.tasks {
-            // The definition that came first stands, as it does in the control table.
+            // The first definition counts, as in the control table.
             let first = self.tasks.entry(id.clone()).or_insert_with(|| node.clone());
             if node < first {
                 *first = node.clone();
@@ -222,13 +223,13 @@ impl JobHistory {
         self.completed_at
     }
 
-    /// Its tasks, by bare id.
+    /// Its tasks, by their ids within the job.
     pub fn tasks(&self) -> &BTreeMap<String, JobNode> {
         &self.tasks
     }
 
-    /// How many tasks it has. What is listed is counted; what events merely say is believed only while
-    /// the list that the job was created with is missing.
+    /// How many tasks it has: the number of listed tasks, or the number that events state while the event that lists the
+    /// job's first tasks is missing.
     pub fn total(&self) -> u64 {
         let listed = self.tasks.len() as u64;
         if self.listed { listed } else { listed.max(self.stated_total) }
@@ -249,7 +250,7 @@ impl JobHistory {
         self.resumes.iter().filter_map(|resume| resume.generation).fold(1, u32::max)
     }
 
-    /// How far it is, given the states of its tasks by bare id (`None`: not begun).
+    /// Its progress, given the states of its tasks by their ids within the job (`None`: the task was not started).
     pub fn progress(&self, state_of: impl Fn(&str) -> Option<TaskState>) -> JobProgress {
         let (mut pending, mut processing, mut completed, mut failed) = (0, 0, 0, 0);
         for id in self.tasks.keys() {
@@ -274,36 +275,37 @@ impl JobHistory {
         let own = Self { job_id: Some(event.entity_id.clone()), ..Self::default() };
         match kind {
             JobEvent::Created => Self {
-                request_id: read(of, "requestId"),
+                request_id: read_field(of, "requestId"),
                 created_at: Some(at),
-                listed: read::<Vec<JobTask>>(of, "tasks").is_some(),
-                stated_total: read(of, "totalTasks").unwrap_or(0),
+                listed: read_field::<Vec<JobTask>>(of, "tasks").is_some(),
+                stated_total: read_field(of, "totalTasks").unwrap_or(0),
                 tasks: nodes(event, of, "tasks"),
                 ..own
             },
             JobEvent::TasksAdded => Self {
-                stated_total: read(of, "totalTasksNow").unwrap_or(0),
+                stated_total: read_field(of, "totalTasksNow").unwrap_or(0),
                 tasks: nodes(event, of, "newTasks"),
                 ..own
             },
             JobEvent::Completed => {
-                let stated_total = read(of, "totalTasks").unwrap_or(0);
+                let stated_total = read_field(of, "totalTasks").unwrap_or(0);
                 Self { completed_at: Some(at), stated_total, ..own }
             }
             JobEvent::FailureDetected => {
-                let (task_id, generation) = (read(of, "failedTaskId"), event.context.generation);
+                let (task_id, generation) = (read_field(of, "failedTaskId"), event.context.generation);
                 let failure = JobFailure { at, event_id, task_id, generation };
                 Self { failures: [failure].into(), ..own }
             }
             JobEvent::Resumed => {
-                let (generation, tasks) = (read(of, "generation"), read(of, "tasks").unwrap_or_default());
+                let (generation, tasks) =
+                    (read_field(of, "generation"), read_field(of, "tasks").unwrap_or_default());
                 Self { resumes: [JobResume { at, event_id, generation, tasks }].into(), ..own }
             }
         }
     }
 }
 
-/// The tasks that the event lists. Of two with one id the least is kept, as if two events had listed them.
+/// The tasks that the event lists. Of two with the same id the least is kept, as if two events had listed them.
 fn nodes(event: &Event, properties: &Properties, field: &str) -> BTreeMap<String, JobNode> {
     let listed = properties.get(field).and_then(Value::as_array).into_iter().flatten();
     let mut nodes = BTreeMap::new();

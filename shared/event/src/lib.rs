@@ -1,32 +1,45 @@
-//! What a Ledgerline event is: its ids, its envelope, its sixteen keys, the catalogue of
-//! the thirteen event types of tasks, jobs and health, the rules by which a saver admits
-//! one, what makes tasks a job, the folds that tell where a task, a job or a run stands, and how
-//! a sent event finds who waits for it.
-//! Pure: no IO, no clock, no randomness; `now` and ids come in as arguments.
+//! Events: their ids, envelope, keys and types, and the states that follow from them.
+//!
+//! Every other component depends on this crate and agrees by it on what an event is and what a log of events means. It
+//! promises that the state of a task or a job does not depend on the order or the repetition of its events, that the state
+//! of a run follows from its log by legal transitions only, and that a key parses back into the fields it was built from.
+//! It stores nothing and is pure: no IO, no clock, no randomness; `now` and ids are arguments.
+//!
+//! - `name`, `id`, `time`, `invalid`: names, ids and times, and the error of a value that breaks a rule.
+//! - `envelope`, [`keys`], [`catalogue`]: the fields of every event, its sixteen keys, the thirteen types of events about
+//!   tasks, jobs and health with their properties.
+//! - `validate`: the check before an event is saved.
+//! - [`overflow`], `content`: properties that are too large for the bus; the hash of an event's content.
+//! - `task`, `job`, [`dag`], `limits`: states folded from events; which tasks can become a job.
+//! - `run`, `run_log`: a run's log and the state machines of the run, its steps, hooks and waits.
+//! - [`containment`], [`match_index`]: whether a sent event matches the criteria of a wait, and how the two find each
+//!   other.
+//! - [`glob`]: wildcards over event types.
 
-mod admit;
 pub mod catalogue;
-pub mod contain;
+pub mod containment;
 mod content;
 pub mod dag;
+mod duration;
 mod envelope;
-mod fold;
 pub mod glob;
 mod id;
 mod invalid;
 mod job;
 pub mod keys;
-pub mod leaves;
 mod limits;
+pub mod match_index;
+mod merge;
 mod name;
 pub mod overflow;
 mod run;
 mod run_log;
 mod task;
 mod time;
+mod validate;
 
-pub use admit::{Admitted, MAX_AHEAD_MS, Refusal, admit};
 pub use content::content_hash;
+pub use duration::parse_duration_ms;
 pub use envelope::{Context, Event, Keyed, Properties, TEXT_MAX};
 pub use id::Kind;
 pub use invalid::Invalid;
@@ -40,3 +53,4 @@ pub use run::{
 pub use run_log::{LogDraft, LogEvent, RunEntity, RunEventType};
 pub use task::{TaskEvent, TaskHistory, TaskSummary};
 pub use time::{Millis, Seconds};
+pub use validate::{MAX_AHEAD_MS, Refusal, ValidEvent, validate};

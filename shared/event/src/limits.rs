@@ -1,13 +1,13 @@
-//! What may be asked for one task, wherever it is asked for.
+//! The limits that a request may set for one task.
 
 use crate::Invalid;
 
-/// The longest a task may run: what a queue can hide a message for.
+/// The longest timeout of a task: SQS hides a message no longer.
 const TIMEOUT_MAX: u64 = 43_200_000;
-/// How often a task may be tried at most.
+/// The most attempts of a task.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Whether a task may have these limits.
+/// Checks the limits of a task.
 pub fn check_limits(timeout_ms: Option<u64>, max_attempts: Option<u32>) -> Result<(), Invalid> {
     if let Some(ms) = timeout_ms.filter(|ms| !(1..=TIMEOUT_MAX).contains(ms)) {
         let reason = format!("is {ms}; 1 to {TIMEOUT_MAX} (twelve hours) are allowed");

@@ -1,5 +1,5 @@
-//! A name is what may stand between two `#` of a key: entity ids, tenants, apps, types and
-//! event ids. One rule for all of them keeps every key parseable.
+//! Names are the parts of keys, between two `#`: entity ids, tenants, apps, types and event ids. One rule for all of them
+//! keeps every key parseable.
 
 use std::{fmt, ops::Deref};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// 1–128 bytes of visible characters without `#`; spaces only inside.
+/// 1 to 128 bytes of visible characters without `#`; spaces neither begin nor end it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Name(String);
@@ -19,18 +19,18 @@ impl Name {
     /// Checks `value`; the error names `field`.
     pub fn new(field: &'static str, value: impl Into<String>) -> Result<Self, Invalid> {
         let value = value.into();
-        match fault(&value).or_else(|| not_carried(&value)) {
+        match fault(&value).or_else(|| unfit_for_queues(&value)) {
             None => Ok(Self(value)),
             Some(reason) => Err(Invalid::new(field, reason)),
         }
     }
 
-    /// A name of a record that is stored: an earlier version may have accepted what is refused today.
+    /// A name in a stored record: an earlier version may have accepted names that [`new`](Self::new) refuses.
     pub fn stored(field: &'static str, value: impl Into<String>) -> Result<Self, Invalid> {
         Self::try_from(value.into()).map_err(|reason| Invalid::new(field, reason))
     }
 
-    /// For the parts of keys and the ids that are made here and cannot break the rule.
+    /// Skips the check, for ids that this crate makes and that cannot break the rule.
     pub(crate) fn trusted(value: String) -> Self {
         debug_assert!(fault(&value).is_none(), "{value:?}");
         Self(value)
@@ -61,8 +61,8 @@ fn fault(value: &str) -> Option<String> {
     })
 }
 
-/// SQS carries no message with one of these two, and names travel in messages.
-fn not_carried(value: &str) -> Option<String> {
+/// SQS refuses messages with one of these two characters, and messages carry names.
+fn unfit_for_queues(value: &str) -> Option<String> {
     value
         .chars()
         .find(|c| matches!(c, '\u{fffe}' | '\u{ffff}'))

@@ -1,5 +1,5 @@
-//! Which properties leave an event that has become too large for the bus, and how they come
-//! back. Putting them into S3 and fetching them is the ledger's part.
+//! Moves properties out of an event that is too large for the bus, and back. `ledgerline-ledger` writes them to S3 and
+//! reads them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,14 +8,14 @@ use crate::{Event, Invalid, Keyed, Properties, content_hash};
 
 /// The largest serialised event that travels whole, in bytes.
 pub const LIMIT: usize = 204_800;
-/// The property that stands for what was moved.
+/// The property that replaces the moved ones.
 pub const MARKER: &str = "_s3Overflow";
-/// The field of the marker that says why what was moved is not there. Only readers write it.
+/// The field of the marker that says why the moved properties could not be read. Only readers write it.
 const MISSING: &str = "missing";
-/// Moved before all others: what is large in practice.
-const FIRST: [&str; 4] = ["output", "outputs", "input", "claudeOutput"];
+/// The properties that are moved first: those that are large in practice.
+const MOVED_FIRST: [&str; 4] = ["output", "outputs", "input", "claudeOutput"];
 
-/// Where the moved properties are.
+/// The place of the moved properties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     /// The S3 bucket.
@@ -34,7 +34,7 @@ pub fn object_key(entity_id: &str, event_id: &str) -> String {
     format!("events/{}/{}-payload.json", path_segment(entity_id), path_segment(event_id))
 }
 
-/// A name as a key holds it.
+/// A name as a segment of an object key.
 pub fn path_segment(name: &str) -> String {
     let dots_only = name.bytes().all(|byte| byte == b'.');
     let mut segment = String::with_capacity(name.len());
@@ -50,8 +50,8 @@ pub fn path_segment(name: &str) -> String {
     segment
 }
 
-/// Takes properties out of `event` until it fits under [`LIMIT`], leaving the marker; the
-/// moved ones are what must be at `marker.key` before the event is sent.
+/// Moves properties out of `event` until it fits under [`LIMIT`], and adds the marker. The moved properties must be stored at
+/// `marker.key` before the event is sent.
 pub fn split(event: &mut Event, bucket: &str) -> Result<Option<(Marker, Properties)>, Invalid> {
     let size = |event: &Event| {
         serde_json::to_vec(&Keyed { keys: &event.keys(), event }).map_or(0, |json| json.len())
@@ -69,12 +69,12 @@ pub fn split(event: &mut Event, bucket: &str) -> Result<Option<(Marker, Properti
     event.properties.insert(MARKER.to_owned(), marker_json);
     excess = size(event).saturating_sub(LIMIT).max(excess - LIMIT);
 
-    let rank = |name: &str| FIRST.contains(&name);
+    let moved_first = |name: &str| MOVED_FIRST.contains(&name);
     let mut by_size: Vec<(bool, usize, String)> = event
         .properties
         .iter()
         .filter(|(name, _)| name.as_str() != MARKER)
-        .map(|(name, value)| (rank(name), written_size(name, value), name.clone()))
+        .map(|(name, value)| (moved_first(name), written_size(name, value), name.clone()))
         .collect();
     by_size.sort_unstable_by(|a, b| (b.0, b.1, &a.2).cmp(&(a.0, a.1, &b.2)));
 
@@ -100,19 +100,19 @@ fn written_size(name: &str, value: &Value) -> usize {
     text(&Value::String(name.to_owned())) + 1 + text(value) + 1
 }
 
-/// Where the moved properties are, if any were.
+/// The place of the moved properties, if there are any.
 pub fn marker(properties: &Properties) -> Option<Marker> {
     serde_json::from_value(properties.get(MARKER)?.clone()).ok()
 }
 
-/// Notes in the marker why what was moved is not there: readers see it beside the key.
+/// Records in the marker why the moved properties could not be read.
 pub fn note_missing(properties: &mut Properties, reason: &str) {
     if let Some(Value::Object(marker)) = properties.get_mut(MARKER) {
         marker.insert(MISSING.to_owned(), reason.into());
     }
 }
 
-/// What is missing of an event that a reader could not make whole, for people: the reason and the key.
+/// Why the moved properties of an event could not be read, and their key; `None` if nothing is missing.
 pub fn missing(properties: &Properties) -> Option<String> {
     let reason = properties.get(MARKER)?.get(MISSING)?.as_str()?;
     Some(format!("{reason}: {}", marker(properties)?.key))

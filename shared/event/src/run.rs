@@ -1,9 +1,9 @@
-//! Where a run stands, and its steps, hooks and waits: the fold of its log.
+//! The states of a run and of its steps, hooks and waits, folded from the run's log.
 //!
-//! Unlike the events of a task, those of a log have one order, which is fixed when they are appended. So the
-//! fold is strict: each entity goes from state to state by a `match` over every pair of state and event, and a
-//! pair that cannot be is an error. Details that cannot be read are missing, and the event still counts;
-//! [`read_draft`] is where they are held to their form, before they are appended.
+//! Unlike the events of a task, the events of a log have one order, which is fixed when they are appended. So the fold is
+//! strict: a `match` over every pair of state and event gives the next state of each entity, and an illegal pair is an
+//! error. Details that cannot be read are missing, and the event still counts; [`read_draft`] checks the details before
+//! they are appended.
 
 /// States of one kind of entity.
 macro_rules! states {
@@ -14,7 +14,7 @@ macro_rules! states {
         pub enum $name { $(#[doc = $about] $state,)* }
 
         impl $name {
-            /// Every one of them.
+            /// Every state.
             pub const ALL: &'static [Self] = &[$(Self::$state),*];
 
             /// As it is written.
@@ -22,12 +22,12 @@ macro_rules! states {
                 match self { $(Self::$state => $text,)* }
             }
 
-            /// Whether nothing can follow.
+            /// Whether no state can follow.
             pub const fn is_terminal(self) -> bool {
                 match self { $(Self::$state => $terminal,)* }
             }
 
-            /// The state that is written so.
+            /// Reads a state as [`as_str`](Self::as_str) writes it.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|state| state.as_str() == text)
             }
@@ -63,16 +63,16 @@ pub use self::{
     view::{EntityView, RunView},
     wait::{Wait, WaitFor, WaitOutcome, WaitState},
 };
-use crate::{LogEvent, Millis, Name, RunEntity, fold::read};
+use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 
 states! {
-    /// Where a run stands.
+    /// The state of a run.
     RunState {
-        Pending "pending" false "It is there, and nobody has begun it.",
-        Running "running" false "A runner has begun it.",
+        Pending "pending" false "It was created, and no runner has started it.",
+        Running "running" false "A runner has started it.",
         Completed "completed" true "It ended with an output.",
         Failed "failed" true "It ended with an error.",
-        Cancelled "cancelled" true "Somebody ended it.",
+        Cancelled "cancelled" true "A cancel request ended it.",
     }
 }
 
@@ -115,23 +115,23 @@ impl Lifecycle for RunState {
 pub struct Run {
     /// Its id.
     pub run_id: Name,
-    /// Where it stands.
+    /// Its state.
     pub state: RunState,
-    /// Which workflow it runs.
+    /// The name of its workflow.
     pub workflow_name: String,
     /// The version that began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_version: Option<String>,
-    /// What it was given.
+    /// Its input.
     #[serde(default)]
     pub input: Value,
-    /// What it ended with, if it is completed.
-    #[serde(default, deserialize_with = "said", skip_serializing_if = "Option::is_none")]
+    /// Its output, if it is completed.
+    #[serde(default, deserialize_with = "null_is_a_value", skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The same, for programs.
+    /// The code of that error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
     /// Why it was cancelled, if the cancel request gave a reason.
@@ -139,10 +139,10 @@ pub struct Run {
     pub reason: Option<String>,
     /// When it was created.
     pub created_at: Millis,
-    /// When it was begun.
+    /// When a runner started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
-    /// When it ended, however it did.
+    /// When it ended, in any way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
 }
@@ -153,7 +153,7 @@ impl Run {
         Self {
             run_id: event.correlation_id.clone(),
             state: RunState::Pending,
-            workflow_name: read(data, "workflowName").unwrap_or_default(),
+            workflow_name: read_field(data, "workflowName").unwrap_or_default(),
             workflow_version: None,
             input: data.get("input").cloned().unwrap_or_default(),
             output: None,
@@ -166,28 +166,28 @@ impl Run {
         }
     }
 
-    fn take(&mut self, change: RunChange, state: RunState, event: &LogEvent) {
+    fn apply(&mut self, change: RunChange, state: RunState, event: &LogEvent) {
         let data = &event.event_data;
         self.state = state;
         if state.is_terminal() {
             self.ended_at = Some(event.timestamp);
         }
         match change {
-            // Only what is not there yet can be created.
+            // `Run::created` handles it: this run exists.
             RunChange::Created => {}
             RunChange::Started => {
-                self.workflow_version = read(data, "workflowVersion");
+                self.workflow_version = read_field(data, "workflowVersion");
                 self.started_at = Some(event.timestamp);
             }
             RunChange::Completed => self.output = Some(data.get("output").cloned().unwrap_or_default()),
             RunChange::Failed => (self.error, self.error_code) = failure(data),
-            RunChange::Cancelled => self.reason = read(data, "reason"),
+            RunChange::Cancelled => self.reason = read_field(data, "reason"),
         }
     }
 }
 
-/// A result of null is a result.
-fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+/// Reads a field that is there; `null` is a value, and only a missing field is `None`.
+fn null_is_a_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
@@ -198,7 +198,7 @@ fn failure(data: &Map<String, Value>) -> (Option<String>, Option<String>) {
         Some(Value::String(text)) => Some(text.clone()),
         Some(other) => Some(other.to_string()),
     };
-    (error, read(data, "errorCode"))
+    (error, read_field(data, "errorCode"))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! One event of a run's log: what a run is replayed from, and what reaches the ledger.
+//! The events of a run's log, from which the run is replayed. Each is also emitted to the ledger.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Kind, Millis, Name};
 
-/// What an event of a log is about.
+/// The entity of a run that an event of its log is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RunEntity {
     /// The run itself.
@@ -29,7 +29,7 @@ impl RunEntity {
         }
     }
 
-    /// What its ids begin with.
+    /// The kind of its ids.
     pub const fn id_kind(self) -> Kind {
         match self {
             Self::Run => Kind::Run,
@@ -42,13 +42,13 @@ impl RunEntity {
 
 macro_rules! event_types {
     ($($name:ident $text:literal $entity:ident $doc:literal,)*) => {
-        /// The types of events that a log may hold.
+        /// The types of events in a log.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum RunEventType { $(#[doc = $doc] $name,)* }
 
         impl RunEventType {
-            /// Every one of them.
+            /// Every type.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
             /// As it is written.
@@ -56,7 +56,7 @@ macro_rules! event_types {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// What such an event is about.
+            /// The entity that such an event is about.
             pub const fn entity(self) -> RunEntity {
                 match self { $(Self::$name => RunEntity::$entity,)* }
             }
@@ -65,26 +65,26 @@ macro_rules! event_types {
 }
 
 event_types! {
-    RunCreated "run_created" Run "A run is there, and nobody has begun it.",
-    RunStarted "run_started" Run "A runner has begun it.",
-    RunCompleted "run_completed" Run "It ended with an output.",
-    RunFailed "run_failed" Run "It ended with an error.",
-    RunCancelled "run_cancelled" Run "Somebody ended it.",
+    RunCreated "run_created" Run "The run was created; no runner has started it.",
+    RunStarted "run_started" Run "A runner has started the run.",
+    RunCompleted "run_completed" Run "The run ended with an output.",
+    RunFailed "run_failed" Run "The run ended with an error.",
+    RunCancelled "run_cancelled" Run "A cancel request ended the run.",
     StepCreated "step_created" Step "The run asked for a step.",
-    StepStarted "step_started" Step "An attempt at it began.",
-    StepCompleted "step_completed" Step "It has a result and never runs again.",
-    StepFailed "step_failed" Step "It failed and is not tried again.",
+    StepStarted "step_started" Step "An attempt at the step began.",
+    StepCompleted "step_completed" Step "The step has a result and never runs again.",
+    StepFailed "step_failed" Step "The step failed and is not retried.",
     StepRetrying "step_retrying" Step "An attempt failed and another follows.",
-    HookCreated "hook_created" Hook "Payloads may come in.",
-    HookConflict "hook_conflict" Hook "Its token is taken by another hook.",
-    HookReceived "hook_received" Hook "A payload came in.",
-    HookDisposed "hook_disposed" Hook "No more payloads may come in.",
+    HookCreated "hook_created" Hook "The hook takes payloads.",
+    HookConflict "hook_conflict" Hook "Another hook has its token.",
+    HookReceived "hook_received" Hook "The hook received a payload.",
+    HookDisposed "hook_disposed" Hook "The hook takes no more payloads.",
     WaitCreated "wait_created" Wait "The run waits for a time or an event.",
-    WaitCompleted "wait_completed" Wait "It waits no longer.",
+    WaitCompleted "wait_completed" Wait "The wait is over.",
 }
 
 impl RunEventType {
-    /// The type that is written so.
+    /// Reads a type as [`as_str`](Self::as_str) writes it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
     }
@@ -96,17 +96,17 @@ impl std::fmt::Display for RunEventType {
     }
 }
 
-/// One event of a log, fixed once and for all when it is appended.
+/// One event of a log. It never changes once it is appended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogEvent {
-    /// The same in the log and in the ledger.
+    /// Its id, the same in the log and in the ledger.
     pub event_id: Name,
-    /// What happened.
+    /// Its type.
     pub event_type: RunEventType,
-    /// To which entity.
+    /// The id of the entity that it is about.
     pub correlation_id: Name,
-    /// When; never before the event that precedes it in the log.
+    /// Its time; never before the time of the event that precedes it in the log.
     pub timestamp: Millis,
     /// The details.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -120,13 +120,13 @@ impl LogEvent {
     }
 }
 
-/// An event that is to be appended: it has no id and no time yet.
+/// An event that is to be appended: it has no id and no time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogDraft {
-    /// What happened.
+    /// Its type.
     pub event_type: RunEventType,
-    /// To which entity.
+    /// The id of the entity that it is about.
     pub correlation_id: Name,
     /// The details.
     pub event_data: Map<String, Value>,

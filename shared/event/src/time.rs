@@ -1,4 +1,4 @@
-//! Two units of time that JSON cannot tell apart, and that Rust therefore must.
+//! Milliseconds and seconds. Both are plain numbers in JSON; here each has a type, so that they cannot be confused.
 
 use std::{
     fmt,
@@ -41,7 +41,7 @@ impl Millis {
         Self::new(field, u64::try_from(time.as_millisecond()).unwrap_or(0))
     }
 
-    /// As people read it: RFC 3339 in UTC, with milliseconds.
+    /// RFC 3339 in UTC, with milliseconds.
     pub fn to_rfc3339(self) -> String {
         let ms = i64::try_from(self.0).unwrap_or(i64::MAX);
         jiff::Timestamp::from_millisecond(ms).map_or_else(|_| self.0.to_string(), |time| format!("{time:.3}"))

@@ -1,4 +1,4 @@
-//! Batches of a queue: each message is done, or comes again by itself.
+//! Batches of a queue. The answer names the messages that are not done; only those come again.
 
 use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::{LambdaEvent, service_fn};

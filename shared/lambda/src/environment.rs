@@ -1,15 +1,17 @@
-//! The environment of a function, read once when it starts. A variable that is missing is named in the error. The template
-//! gives each function the variables that the methods called in its `main` read, and a test compares the two.
+//! The environment of a function, read once when it starts. The error names a missing variable. The template gives each function the
+//! variables that the methods called in its `main` read, and a test compares the two.
 
 use ledgerline_alert::Slack;
-use ledgerline_dispatch::{Dispatch, DispatchOptions, Drainers, QueueUrls};
+use ledgerline_drains::Drainers;
 use ledgerline_event::Invalid;
 use ledgerline_ledger::{
     Clients, MissingVariable, Names, optional, required, system_clock,
     telemetry::{Metrics, init_logs},
 };
+use ledgerline_outbox::QueueUrls;
+use ledgerline_stage::{Stage, StageOptions};
 
-/// What a function that works on tasks, jobs or runs is given.
+/// The settings and clients of a function that works on tasks, jobs or runs.
 pub struct Environment {
     /// The stage that the function belongs to.
     pub stage: String,
@@ -44,7 +46,7 @@ impl Environment {
         Metrics::new(&self.stage, function)
     }
 
-    /// The Slack that hears of alerts.
+    /// The Slack that receives alerts.
     pub fn slack(&self) -> Result<Slack, MissingVariable> {
         Ok(Slack::new(self.clients.ssm.clone(), required("SLACK_WEBHOOK_PARAMETER")?))
     }
@@ -54,9 +56,9 @@ impl Environment {
         Drainers::parse(&optional("DRAINERS").unwrap_or_default())
     }
 
-    /// Options without a Slack and without drainers of the stage's own.
-    pub fn dispatch_options(&self, metrics: Metrics) -> Result<DispatchOptions, lambda_runtime::Error> {
-        Ok(DispatchOptions {
+    /// Options without a Slack and with the built-in drainers only.
+    pub fn dispatch_options(&self, metrics: Metrics) -> Result<StageOptions, lambda_runtime::Error> {
+        Ok(StageOptions {
             queues: QueueUrls {
                 tasks: required("TASK_QUEUE_URL")?,
                 task_dead_letters: required("TASK_DEAD_LETTER_QUEUE_URL")?,
@@ -71,7 +73,7 @@ impl Environment {
     }
 
     /// What the function works with.
-    pub fn dispatch(&self, options: DispatchOptions) -> Result<Dispatch, Invalid> {
-        Dispatch::new(&self.clients, &self.names, options)
+    pub fn dispatch(&self, options: StageOptions) -> Result<Stage, Invalid> {
+        Stage::new(&self.clients, &self.names, options)
     }
 }

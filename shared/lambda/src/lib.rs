@@ -1,12 +1,13 @@
-//! What the functions share at their edge. A `main` reads its [`Environment`] and makes a handler; the handler translates
-//! between Lambda and the ledger, and names in its answer the messages that come again ([`item_failure`]).
+//! What the functions share at their edge. A `main` reads its [`Environment`], makes a handler and serves: [`serve_queue`] for batches
+//! of a queue, [`serve`] for schedules and streams. The handler translates between Lambda and the ledger; it learns from its
+//! [`Invocation`] how long it may work, and names in its answer the messages that come again ([`item_failure`]).
 //!
 //! It stores nothing. Only functions call it.
 
 mod batch;
-mod deadline;
 mod environment;
+mod invocation;
 
 pub use batch::{item_failure, serve_queue};
-pub use deadline::deadline;
 pub use environment::Environment;
+pub use invocation::{Invocation, serve};

@@ -16,9 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use ulid::Ulid;
 
-use crate::{
-    Clients, Clock, Draft, Fault, Hindrance, Names, Patience, Payloads, StoreError, storable, system_clock,
-};
+use crate::{Clients, Clock, Draft, Names, json_limits, system_clock};
+use ledgerline_store::{Fault, Hindrance, Patience, Payloads, StoreError};
 
 /// Every event has this `DetailType`; the saving rule matches on it.
 pub const DETAIL_TYPE: &str = "log-event";
@@ -188,6 +187,11 @@ impl Emitter {
             fates.extend(self.send(batch).await);
         }
         fates
+    }
+
+    /// A new id of an event that no other has.
+    pub fn new_event_id(&self) -> Name {
+        self.new_id(Kind::Event)
     }
 
     /// A new id of `kind` that no other has.
@@ -373,7 +377,7 @@ pub(crate) fn raw_properties(properties: &impl Serialize) -> Result<Box<RawValue
     if !raw.get().starts_with('{') {
         return Err(wrong("must be a JSON object".into()));
     }
-    storable::check(raw.get()).map_err(wrong)?;
+    json_limits::check(raw.get()).map_err(wrong)?;
     if raw.get().contains(MARKER) {
         let fields: Properties = serde_json::from_str(raw.get()).map_err(|error| wrong(error.to_string()))?;
         if fields.contains_key(MARKER) {

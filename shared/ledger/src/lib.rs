@@ -1,24 +1,24 @@
-//! The AWS side of an event: emitting it, saving it, reading it back whole, and the control
-//! records by which savers, drainers and operators agree. Talks to AWS through SDK clients
-//! only; the time is always an argument or an injected [`Clock`].
+//! The ledger: emitting an event, saving it, and reading it back whole.
+//!
+//! It promises that an event whose save was acknowledged is in the events table once, and that an event behind a drainer's
+//! watermark is among the late arrivals. It stores events, and through the store the markers of idempotency keys, pointers to late
+//! arrivals, and tenants. All requests to the events table are in `events_table`. Senders, the save function, drainers and readers call
+//! it. The time is always an argument or an injected [`Clock`].
 
 mod clients;
 mod clock;
-pub mod control;
 mod draft;
 mod emit;
+mod events_table;
 mod filter;
-mod late;
+mod json_limits;
 mod local_state;
 mod names;
-mod overflow;
 mod parameter;
-mod patience;
 mod query;
+mod redrive;
 mod save;
 mod settings;
-mod storable;
-mod store_error;
 pub mod telemetry;
 mod timeline;
 
@@ -26,15 +26,14 @@ pub use clients::{Clients, for_long_polls, sdk_config};
 pub use clock::{Clock, system_clock};
 pub use draft::Draft;
 pub use emit::{DETAIL_TYPE, EmitError, Emitter, Origin, SealedEvent};
+pub use events_table::Found;
 pub use filter::{CheckedFilter, EventFilter};
+pub use json_limits::check as check_storable;
 pub use local_state::{LocalState, NoLocalState};
 pub use names::Names;
-pub use overflow::Payloads;
 pub use parameter::parameter;
-pub use patience::{Hindrance, Patience};
 pub use query::{EventQuery, Order, Page, QueryError, Reader};
+pub use redrive::{Deliveries, Redrive, RedriveError, RedriveOutcome};
 pub use save::{Outcome, SaveError, Saver};
 pub use settings::{MissingVariable, optional, required};
-pub use storable::check as check_storable;
-pub use store_error::{Fault, StoreError};
-pub use timeline::{Found, Place, Timeline};
+pub use timeline::{Place, Timeline};

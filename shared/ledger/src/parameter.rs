@@ -1,4 +1,4 @@
-use crate::{Fault, StoreError};
+use ledgerline_store::{Fault, StoreError};
 
 /// The value of an SSM parameter, if it is set.
 pub async fn parameter(ssm: &aws_sdk_ssm::Client, name: &str) -> Result<Option<String>, StoreError> {

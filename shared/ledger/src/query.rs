@@ -2,9 +2,7 @@
 //! seven indexes, in both directions, over all pages, with overflow restored. A query always
 //! knows its tenant, and what belongs to another is never answered.
 
-use std::collections::HashMap;
-
-use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use aws_sdk_dynamodb::Client;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures::future::try_join_all;
 use ledgerline_event::{
@@ -13,7 +11,9 @@ use ledgerline_event::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Payloads, StoreError};
+use ledgerline_store::{Payloads, StoreError};
+
+use crate::events_table::{EventsTable, IndexRead, IndexRows, ReadKey};
 
 /// So many pages without a full answer, and the caller gets a cursor instead of more waiting.
 const MAX_PAGES: usize = 10;
@@ -80,8 +80,7 @@ pub enum QueryError {
 /// Reads the events table.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    dynamo: Client,
-    table: String,
+    events: EventsTable,
     payloads: Payloads,
     rows_per_read: i32,
 }
@@ -89,7 +88,7 @@ pub struct Reader {
 impl Reader {
     /// A reader of `table`.
     pub fn new(dynamo: Client, table: impl Into<String>, payloads: Payloads) -> Self {
-        Self { dynamo, table: table.into(), payloads, rows_per_read: ROWS_PER_READ }
+        Self { events: EventsTable::new(dynamo, table), payloads, rows_per_read: ROWS_PER_READ }
     }
 
     /// The same with smaller reads: an answer then needs many of them, as it does over a large table.
@@ -116,9 +115,8 @@ impl Reader {
         loop {
             let found = self.read(query, &range, start, limit).await?;
             pages += 1;
-            for item in found.items {
-                let event: Event = serde_dynamo::aws_sdk_dynamodb_1::from_item(item)
-                    .map_err(|error| StoreError::unreadable("reading an event", error.to_string()))?;
+            for row in found.rows {
+                let event = row.event()?;
                 if event.tenant_id != *query.tenant {
                     continue;
                 }
@@ -169,33 +167,17 @@ impl Reader {
         &self,
         query: &EventQuery<'_>,
         range: &Range,
-        start: Option<Item>,
+        start: Option<ReadKey>,
         limit: usize,
-    ) -> Result<Found, StoreError> {
-        let (pk, sk) = range.index.attributes();
-        let text = |value: &str| AttributeValue::S(value.to_owned());
-        let mut request = self
-            .dynamo
-            .query()
-            .table_name(&self.table)
-            .set_index_name(range.index.name().map(str::to_owned))
-            .key_condition_expression("#pk = :pk AND #sk BETWEEN :from AND :to")
-            .expression_attribute_names("#pk", pk)
-            .expression_attribute_names("#sk", sk)
-            .expression_attribute_values(":pk", text(&range.pk))
-            .expression_attribute_values(":from", text(&range.from))
-            .expression_attribute_values(":to", text(&range.to))
-            .scan_index_forward(query.order == Order::OldestFirst)
-            .consistent_read(range.index == Index::Base)
-            .limit(self.rows_to_read(query, range, limit))
-            .set_exclusive_start_key(start);
-        if range.shared {
-            request = request
-                .filter_expression("tenantId = :tenant")
-                .expression_attribute_values(":tenant", text(query.tenant));
-        }
-        let answer = request.send().await.map_err(|error| StoreError::new("Query", error))?;
-        Ok(Found { items: answer.items.unwrap_or_default(), next: answer.last_evaluated_key })
+    ) -> Result<IndexRows, StoreError> {
+        let read = IndexRead {
+            range,
+            only_tenant: range.shared.then_some(query.tenant.as_str()),
+            oldest_first: query.order == Order::OldestFirst,
+            limit: self.rows_to_read(query, range, limit),
+            start,
+        };
+        self.events.read_index(read).await
     }
 
     /// Where some rows are passed over, a small answer must not mean many small reads. Elsewhere one
@@ -238,13 +220,6 @@ impl Reader {
     }
 }
 
-type Item = HashMap<String, AttributeValue>;
-
-struct Found {
-    items: Vec<Item>,
-    next: Option<Item>,
-}
-
 /// A place in an index. It holds no tenant: that is always the asker's own.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -285,7 +260,7 @@ impl Position {
     }
 
     /// The rest of the range, and the key to start after.
-    fn resume(self, query: &EventQuery<'_>) -> Result<(Range, Option<Item>), QueryError> {
+    fn resume(self, query: &EventQuery<'_>) -> Result<(Range, Option<ReadKey>), QueryError> {
         let (mut since, mut until) = (query.since, query.until);
         if let Self::Moment(_, moment) = self {
             match query.order {
@@ -294,7 +269,7 @@ impl Position {
             }
         }
         let range = Range::new(query.tenant, query.scope, since, until);
-        let foreign = QueryError::Cursor("belongs to a list with other filters");
+        let of_another_list = QueryError::Cursor("belongs to a list with other filters");
         match self {
             Self::Moment(index, _) if index == number(range.index) => Ok((range, None)),
             Self::Event(index, timestamp, event_id, entity_type, entity_id, app_name, event_type)
@@ -316,19 +291,18 @@ impl Position {
                         && (*name != sk || (*value >= range.from && *value <= range.to))
                 });
                 if !inside {
-                    return Err(foreign);
+                    return Err(of_another_list);
                 }
-                let key = key.into_iter().map(|(name, value)| (name.to_owned(), AttributeValue::S(value)));
-                Ok((range, Some(key.collect())))
+                Ok((range, Some(ReadKey::new(key))))
             }
-            Self::Moment(..) | Self::Event(..) => Err(foreign),
+            Self::Moment(..) | Self::Event(..) => Err(of_another_list),
         }
     }
 }
 
 /// The time at the end of the sort key of the last row that was read.
-fn reached_moment(key: &Item, index: Index) -> Result<Millis, StoreError> {
-    let sort_key = key.get(index.attributes().1).and_then(|value| value.as_s().ok());
+fn reached_moment(key: &ReadKey, index: Index) -> Result<Millis, StoreError> {
+    let sort_key = key.get(index.attributes().1);
     sort_key
         .and_then(|sort_key| sort_key.rsplit('#').next()?.parse::<u64>().ok())
         .and_then(|ms| Millis::try_from(ms).ok())

@@ -1,12 +1,12 @@
 //! A tenant's own time line, as drainers read it: the base table by sort key, strongly consistent.
-//! Events come as they are stored; what overflowed is fetched only for those who need it.
+//! Events come as they are stored; a caller that needs what overflowed restores it.
 
-use std::collections::HashMap;
-
-use aws_sdk_dynamodb::{Client, operation::query::builders::QueryFluentBuilder, types::AttributeValue};
+use aws_sdk_dynamodb::Client;
 use ledgerline_event::{Event, Kind, Millis, keys};
 
-use crate::{Payloads, StoreError};
+use ledgerline_store::{Payloads, StoreError};
+
+use crate::events_table::{EventRow, EventsTable, Found};
 
 /// An event and its place.
 #[derive(Clone, Debug)]
@@ -20,27 +20,15 @@ pub struct Place {
 /// Reads the base table in the order of its sort keys.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    dynamo: Client,
-    table: String,
+    events: EventsTable,
     payloads: Payloads,
     pages_to_find: usize,
-}
-
-/// What became of looking for an event by its id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Its place.
-    At(String),
-    /// The tenant has no such event.
-    Nowhere,
-    /// It is not among the newest events, down to this place; what lies before was not read.
-    NotSince(String),
 }
 
 impl Timeline {
     /// The time lines in `table`.
     pub fn new(dynamo: Client, table: impl Into<String>, payloads: Payloads) -> Self {
-        Self { dynamo, table: table.into(), payloads, pages_to_find: PAGES_TO_FIND }
+        Self { events: EventsTable::new(dynamo, table), payloads, pages_to_find: PAGES_TO_FIND }
     }
 
     /// The same, with less patience when an event is looked for by its id.
@@ -55,49 +43,19 @@ impl Timeline {
         after: &str,
         limit: i32,
     ) -> Result<(Vec<Place>, bool), StoreError> {
-        let answer = self
-            .query(tenant)
-            .key_condition_expression("PK = :pk AND SK > :after")
-            .expression_attribute_values(":after", text(if after.is_empty() { BEGINNING } else { after }))
-            .limit(limit)
-            .send()
-            .await
-            .map_err(|error| StoreError::new("Query", error))?;
-        let places = answer.items.unwrap_or_default().into_iter().map(place).collect::<Result<_, _>>()?;
-        Ok((places, answer.last_evaluated_key.is_some()))
+        let (rows, more) = self.events.after(tenant, after, limit).await?;
+        let place = |row: EventRow| row.placed_event().map(|(sk, event)| Place { sk, event });
+        Ok((rows.into_iter().map(place).collect::<Result<_, _>>()?, more))
     }
 
-    /// The last event before `place`.
+    /// The place of the last event before `place`.
     pub async fn before(&self, tenant: &str, place: &str) -> Result<Option<String>, StoreError> {
-        let answer = self
-            .query(tenant)
-            .key_condition_expression("PK = :pk AND SK < :place")
-            .expression_attribute_values(":place", text(place))
-            .projection_expression("SK")
-            .scan_index_forward(false)
-            .limit(1)
-            .send()
-            .await
-            .map_err(|error| StoreError::new("Query", error))?;
-        Ok(answer.items().first().and_then(|item| item.get("SK")?.as_s().ok().cloned()))
+        self.events.before(tenant, place).await
     }
 
     /// How many events lie from `from` to `to`, both inclusive. Reads them all.
     pub async fn count(&self, tenant: &str, from: &str, to: &str) -> Result<u64, StoreError> {
-        let mut pages = self
-            .query(tenant)
-            .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :to")
-            .expression_attribute_values(":from", text(from))
-            .expression_attribute_values(":to", text(to))
-            .select(aws_sdk_dynamodb::types::Select::Count)
-            .into_paginator()
-            .send();
-        let mut count = 0;
-        while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| StoreError::new("Query", error))?;
-            count += u64::try_from(page.count).unwrap_or(0);
-        }
-        Ok(count)
+        self.events.count(tenant, from, to).await
     }
 
     /// The event at a place, whole.
@@ -109,17 +67,8 @@ impl Timeline {
 
     /// The event at a place, as it is stored.
     pub async fn stored_at(&self, tenant: &str, sk: &str) -> Result<Option<Event>, StoreError> {
-        let answer = self
-            .dynamo
-            .get_item()
-            .table_name(&self.table)
-            .key("PK", text(&keys::partition(tenant)))
-            .key("SK", text(sk))
-            .consistent_read(true)
-            .send()
-            .await
-            .map_err(|error| StoreError::new("GetItem", error))?;
-        answer.item.map(|item| place(item).map(|place| place.event)).transpose()
+        let row = self.events.get(tenant, sk).await?;
+        row.map(|row| row.placed_event().map(|(_, event)| event)).transpose()
     }
 
     /// The place of the event with this id. There is no index for it: the time in an id of ours says
@@ -131,30 +80,10 @@ impl Timeline {
             Some((Millis::MIN, Millis::MAX)),
         ];
         for (since, until) in ranges.into_iter().flatten() {
-            let mut read = 0;
-            let mut pages = self
-                .query(tenant)
-                .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :to")
-                .expression_attribute_values(":from", text(&keys::moment(since)))
-                .expression_attribute_values(":to", text(&keys::moment(until)))
-                .filter_expression("eventId = :id")
-                .expression_attribute_values(":id", text(event_id))
-                .projection_expression("SK")
-                .scan_index_forward(false)
-                .into_paginator()
-                .send();
-            while let Some(page) = pages.next().await {
-                let page = page.map_err(|error| StoreError::new("Query", error))?;
-                let sk = |item: &HashMap<String, AttributeValue>| item.get("SK")?.as_s().ok().cloned();
-                if let Some(sk) = page.items().first().and_then(sk) {
-                    return Ok(Found::At(sk));
-                }
-                read += 1;
-                if let Some(reached) = page.last_evaluated_key.as_ref().and_then(sk)
-                    && read == self.pages_to_find
-                {
-                    return Ok(Found::NotSince(reached));
-                }
+            let range = (&*keys::moment(since), &*keys::moment(until));
+            match self.events.find(tenant, event_id, range, self.pages_to_find).await? {
+                Found::Nowhere => {}
+                found @ (Found::At(_) | Found::NotSince(_)) => return Ok(found),
             }
         }
         Ok(Found::Nowhere)
@@ -164,34 +93,10 @@ impl Timeline {
     pub async fn restore(&self, event: &mut Event) -> Result<(), StoreError> {
         self.payloads.restore(event).await
     }
-
-    fn query(&self, tenant: &str) -> QueryFluentBuilder {
-        self.dynamo
-            .query()
-            .table_name(&self.table)
-            .consistent_read(true)
-            .expression_attribute_values(":pk", text(&keys::partition(tenant)))
-    }
 }
 
-/// Before every sort key; DynamoDB compares with no empty text.
-const BEGINNING: &str = "T";
 /// Pages of 1 MB that are read at most to find an event by its id: some ten thousand events, within the half minute that
 /// API Gateway waits for an answer.
 const PAGES_TO_FIND: usize = 64;
 /// How far an event's time may lie from the time in its id before everything has to be read.
 const NEARBY_MS: u64 = 60_000;
-
-fn text(value: &str) -> AttributeValue {
-    AttributeValue::S(value.to_owned())
-}
-
-fn place(mut item: HashMap<String, AttributeValue>) -> Result<Place, StoreError> {
-    let sk = match item.remove("SK") {
-        Some(AttributeValue::S(sk)) => sk,
-        _ => return Err(StoreError::unreadable("reading an event", "it has no sort key")),
-    };
-    let event = serde_dynamo::aws_sdk_dynamodb_1::from_item(item)
-        .map_err(|error| StoreError::unreadable("reading an event", error.to_string()))?;
-    Ok(Place { sk, event })
-}

@@ -1,42 +1,42 @@
-//! The fields that an event has beside its properties: what a filter or a mapper can ask for is known when it is written.
+//! The fields of the envelope: filters and mappers that use another field are refused when they are written.
 
-/// The fields of the envelope, and what each is.
-const FIELDS: [(&str, Kind); 16] = [
-    ("eventId", Kind::Text),
-    ("eventType", Kind::Text),
-    ("tenantId", Kind::Text),
-    ("appName", Kind::Text),
-    ("entityType", Kind::Text),
-    ("entityId", Kind::Text),
-    ("timestamp", Kind::Number),
-    ("context", Kind::Map),
-    ("properties", Kind::Map),
-    ("idempotencyKey", Kind::Text),
-    ("causedBy", Kind::Text),
-    ("workflowRunId", Kind::Text),
-    ("sourceSystem", Kind::Text),
-    ("sequenceNo", Kind::Number),
-    ("ttl", Kind::Number),
-    ("receivedAt", Kind::Number),
+/// The fields of the envelope and their types.
+const FIELDS: [(&str, ValueType); 16] = [
+    ("eventId", ValueType::Text),
+    ("eventType", ValueType::Text),
+    ("tenantId", ValueType::Text),
+    ("appName", ValueType::Text),
+    ("entityType", ValueType::Text),
+    ("entityId", ValueType::Text),
+    ("timestamp", ValueType::Number),
+    ("context", ValueType::Map),
+    ("properties", ValueType::Map),
+    ("idempotencyKey", ValueType::Text),
+    ("causedBy", ValueType::Text),
+    ("workflowRunId", ValueType::Text),
+    ("sourceSystem", ValueType::Text),
+    ("sequenceNo", ValueType::Number),
+    ("ttl", ValueType::Number),
+    ("receivedAt", ValueType::Number),
 ];
 
-/// What a value is, as far as that is known before there is an event.
+/// The type of a value, as far as it is known before there is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     Bool,
     Number,
     Text,
     List,
     Map,
     Null,
-    /// Something, but no boolean.
+    /// Any type but a boolean.
     Other,
     /// It depends on the event.
     Unknown,
 }
 
-impl Kind {
-    /// As a message says it.
+impl ValueType {
+    /// The type in words, for messages.
     pub(crate) const fn in_words(self) -> &'static str {
         match self {
             Self::Bool => "a boolean",
@@ -50,22 +50,22 @@ impl Kind {
     }
 }
 
-/// What the field `name` of every event is; `None` if no event has such a field.
-pub(crate) fn field(name: &str) -> Option<Kind> {
+/// The type of the field `name`; `None` if no event has such a field.
+pub(crate) fn field(name: &str) -> Option<ValueType> {
     FIELDS.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
 }
 
-/// What is wrong with asking an event for `name`, and what may have been meant.
-pub(crate) fn no_field(name: &str) -> String {
+/// The error for a field that no event has, with the field that may have been meant.
+pub(crate) fn unknown_field(name: &str) -> String {
     let plain = |text: &str| -> String {
         text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
     };
-    let asked = plain(name);
+    let wanted = plain(name);
     let close = FIELDS.iter().map(|(known, _)| *known).find(|known| {
         let known = plain(known);
-        known == asked || asked.len() > 2 && (known.ends_with(&asked) || known.starts_with(&asked))
+        known == wanted || wanted.len() > 2 && (known.ends_with(&wanted) || known.starts_with(&wanted))
     });
-    match (asked.as_str(), close) {
+    match (wanted.as_str(), close) {
         ("payload" | "data", _) => format!("no event has a field `{name}`; did you mean `properties`?"),
         (_, Some(close)) => format!("no event has a field `{name}`; did you mean `{close}`?"),
         (_, None) => {
@@ -100,16 +100,16 @@ mod tests {
         assert_eq!(written.len(), FIELDS.len());
         for (name, value) in &written {
             let kind = match value {
-                Value::String(_) => Kind::Text,
-                Value::Number(_) => Kind::Number,
-                _ => Kind::Map,
+                Value::String(_) => ValueType::Text,
+                Value::Number(_) => ValueType::Number,
+                _ => ValueType::Map,
             };
             assert_eq!(field(name), Some(kind), "{name}");
         }
     }
 
     #[test]
-    fn a_field_that_is_none_says_what_may_have_been_meant() {
+    fn the_error_for_an_unknown_field_names_a_similar_one() {
         for (name, meant) in [
             ("type", "eventType"),
             ("event_type", "eventType"),
@@ -117,8 +117,12 @@ mod tests {
             ("payload", "properties"),
             ("sequence", "sequenceNo"),
         ] {
-            assert!(no_field(name).ends_with(&format!("did you mean `{meant}`?")), "{}", no_field(name));
+            assert!(
+                unknown_field(name).ends_with(&format!("did you mean `{meant}`?")),
+                "{}",
+                unknown_field(name)
+            );
         }
-        assert!(no_field("foo").contains("there are eventId, "));
+        assert!(unknown_field("foo").contains("there are eventId, "));
     }
 }

@@ -1,4 +1,4 @@
-//! Why a subscription does or does not fire for an event, in words.
+//! Why a subscription does or does not start something for an event, in words.
 
 use ledgerline_event::{Event, Name};
 use serde::Serialize;
@@ -10,29 +10,29 @@ use crate::{
     subscription::Subscription,
 };
 
-/// What one subscription says to an event.
+/// The decision of one subscription about an event, in words.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Which subscription.
+    /// The subscription.
     pub subscription_id: Name,
     /// Its glob.
     pub event_type_glob: String,
-    /// What it would start.
+    /// The workflow type that it starts.
     pub workflow_type: Name,
-    /// Whether it starts it, now or when what parks it is retried.
+    /// Whether it starts the workflow type, now or when the parked start is retried.
     pub matches: bool,
-    /// Why, or why not.
+    /// The reason.
     pub reason: String,
-    /// What it would start it with.
+    /// The input of the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Map<String, Value>>,
 }
 
-/// Puts `verdict` in words; without one the subscription was not asked.
+/// Puts `verdict` into words; `None` if the subscription is disabled or its glob does not match.
 pub(crate) fn explain(subscription: &Subscription, event: &Event, verdict: Option<Verdict>) -> Explanation {
     let (reason, input) = match verdict {
-        None => (unasked(subscription, &event.event_type), None),
+        None => (not_decided(subscription, &event.event_type), None),
         Some(Verdict::Start { input }) => (format!("starts `{}`", subscription.workflow_type), Some(input)),
         Some(Verdict::Filtered) => ("the filter is false".into(), None),
         Some(Verdict::Lacking { field }) => {
@@ -60,14 +60,14 @@ pub(crate) fn explain(subscription: &Subscription, event: &Event, verdict: Optio
     }
 }
 
-fn unasked(subscription: &Subscription, event_type: &str) -> String {
+fn not_decided(subscription: &Subscription, event_type: &str) -> String {
     let glob = &subscription.event_type_glob;
     match reach(glob, event_type) {
         Reach::Missed => format!("the glob `{glob}` does not match `{event_type}`"),
         Reach::Reserved(beginning) => {
             format!("only globs that begin with `{beginning}` reach the system's own events")
         }
-        // All that are reached and enabled were asked.
+        // Every enabled subscription whose glob matches has a verdict.
         Reach::Reached => "is disabled".into(),
     }
 }

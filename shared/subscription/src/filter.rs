@@ -1,10 +1,11 @@
-//! A filter is an expression of the Common Expression Language over `event`, the envelope as
-//! JSON: `event.properties.amount > 100 && event.entityType == "ITEM"`. It is compiled once.
-//! It says yes or no, or why it cannot; it never panics, overflows the stack or goes on for
-//! long, whatever a tenant writes. An event that lacks a field which decides does not pass.
+//! Filters: expressions of the Common Expression Language (CEL) over `event`, the envelope as JSON, such as
+//! `event.properties.amount > 100 && event.entityType == "ITEM"`.
+//!
+//! A filter is compiled once. Its evaluation is true, false or an error; it never panics, overflows the stack or takes long,
+//! whatever a tenant writes. An event without a field that the result depends on does not pass.
 
-mod fit;
-mod survey;
+mod analysis;
+mod type_check;
 
 use std::{
     collections::HashMap,
@@ -13,7 +14,7 @@ use std::{
 };
 
 use cel::{
-    Context, Env, ExecutionError, ParseErrors, Value as Outcome,
+    Context, Env, ExecutionError, ParseErrors, Value as CelValue,
     common::{
         types::{
             CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt, STRING_TYPE,
@@ -24,9 +25,9 @@ use cel::{
 };
 use serde_json::Value;
 
-use crate::{envelope, pattern, place};
-use fit::Misfit;
-use survey::{Survey, survey};
+use crate::{envelope, position, regex_cache};
+use analysis::{Analysis, analyze};
+use type_check::TypeError;
 
 /// The longest expression, in bytes.
 pub const FILTER_MAX: usize = 4096;
@@ -36,14 +37,14 @@ const COST_MAX: f64 = 1e7;
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut environment = Env::stdlib();
     let texts = || vec![STRING_TYPE, STRING_TYPE];
-    // Refused only where the library has its own, and then that one serves.
-    let _ = environment.add_overload("matches", "matches", texts(), pattern::matches);
+    // This fails only if the library has such an overload itself; then the library's is used.
+    let _ = environment.add_overload("matches", "matches", texts(), regex_cache::matches);
     let _ = environment.add_member_overload(
         "matches",
         "matches_string",
         STRING_TYPE,
         vec![STRING_TYPE],
-        pattern::matches,
+        regex_cache::matches,
     );
     Arc::new(environment)
 });
@@ -52,7 +53,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
 #[derive(Debug)]
 pub struct Filter {
     expression: Expression,
-    survey: Survey,
+    analysis: Analysis,
 }
 
 impl Filter {
@@ -68,70 +69,71 @@ impl Filter {
         let parsed = catch_unwind(AssertUnwindSafe(|| parser.parse(text)));
         let parsed = parsed.map_err(|_| "cannot be read".to_owned())?;
         let expression = parsed.map_err(|errors| first_error(text, &errors))?;
-        let survey = survey(&expression).map_err(|fault| match fault.word {
-            Some(word) => at_place(text, place::of_word(text, &word), &fault.reason),
+        let analysis = analyze(&expression).map_err(|fault| match fault.word {
+            Some(word) => at_place(text, position::of_word(text, &word), &fault.reason),
             None => fault.reason,
         })?;
-        Ok(Self { expression, survey })
+        Ok(Self { expression, analysis })
     }
 
-    /// Reads `text` as [`compile`](Self::compile) does, and refuses it also if it can work on no event. Filters that were
-    /// stored before this was asked are compiled without it.
+    /// Checks `text` as [`compile`](Self::compile) does, and refuses it also if it can be true for no event. Stored filters are
+    /// compiled without this check: an earlier version did not have it.
     pub fn check(text: &str) -> Result<(), String> {
         let filter = Self::compile(text)?;
-        fit::check(&filter.expression).map_err(|misfit| match misfit {
-            Misfit::NoField(name) => {
-                at_place(text, place::of_field(text, "event", &name), &envelope::no_field(&name))
+        type_check::check(&filter.expression).map_err(|error| match error {
+            TypeError::UnknownField(name) => {
+                at_place(text, position::of_field(text, "event", &name), &envelope::unknown_field(&name))
             }
-            Misfit::NoBoolean { kind, word } => {
-                let at = word.map_or_else(|| place::of_beginning(text), |word| place::of_word(text, &word));
-                let reason = format!("true or false is needed here, and this is {}", kind.in_words());
+            TypeError::NotBoolean { found, word } => {
+                let at =
+                    word.map_or_else(|| position::of_beginning(text), |word| position::of_word(text, &word));
+                let reason = format!("true or false is needed here, and this is {}", found.in_words());
                 at_place(text, at, &reason)
             }
         })
     }
 
-    /// Whether `event`, an envelope as JSON, passes; the error says why that cannot be said.
+    /// Whether `event`, an envelope as JSON, passes; the error says why the filter cannot be evaluated.
     pub fn passes(&self, event: &Value) -> Result<bool, String> {
-        self.judge(&Scope::new(event)).map(|judged| judged == Judged::Passes)
+        self.evaluate(&Activation::new(event)).map(|outcome| outcome == FilterOutcome::Passes)
     }
 
-    pub(crate) fn judge(&self, scope: &Scope<'_>) -> Result<Judged, String> {
-        if self.survey.cost(scope.json) > COST_MAX {
+    pub(crate) fn evaluate(&self, activation: &Activation<'_>) -> Result<FilterOutcome, String> {
+        if self.analysis.cost(activation.json) > COST_MAX {
             return Err("goes through lists within lists that are too long in this event".into());
         }
-        judged(|| Outcome::resolve(&self.expression, &scope.context))
+        outcome_of(|| CelValue::resolve(&self.expression, &activation.context))
     }
 }
 
-/// What an evaluation says. One that panics is a failure of the event that it was about, and of nothing else.
-fn judged(evaluate: impl FnOnce() -> Result<Outcome, ExecutionError>) -> Result<Judged, String> {
+/// The outcome of an evaluation. A panic is an error for this event only.
+fn outcome_of(evaluate: impl FnOnce() -> Result<CelValue, ExecutionError>) -> Result<FilterOutcome, String> {
     match catch_unwind(AssertUnwindSafe(evaluate)) {
-        Ok(Ok(Outcome::Bool(true))) => Ok(Judged::Passes),
-        Ok(Ok(Outcome::Bool(false))) => Ok(Judged::Fails),
-        Ok(Err(ExecutionError::NoSuchKey(field))) => Ok(Judged::Lacks(field.to_string())),
+        Ok(Ok(CelValue::Bool(true))) => Ok(FilterOutcome::Passes),
+        Ok(Ok(CelValue::Bool(false))) => Ok(FilterOutcome::Fails),
+        Ok(Err(ExecutionError::NoSuchKey(field))) => Ok(FilterOutcome::MissingField(field.to_string())),
         Ok(Ok(other)) => Err(format!("is neither true nor false but {}", kind(&other))),
         Ok(Err(error)) => Err(in_words(&error)),
         Err(_) => Err("cannot be evaluated for this event".into()),
     }
 }
 
-/// What a filter says about an event.
+/// The outcome of a filter for an event.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum FilterOutcome {
     Passes,
     Fails,
-    /// The event lacks this field, and the filter cannot be decided without it.
-    Lacks(String),
+    /// The event does not have this field, and the result depends on it.
+    MissingField(String),
 }
 
-/// An event as filters see it; serves any number of them.
-pub(crate) struct Scope<'v> {
+/// The variables of an evaluation: the event. Any number of filters can use one.
+pub(crate) struct Activation<'v> {
     json: &'v Value,
     context: Context<'v, 'v>,
 }
 
-impl<'v> Scope<'v> {
+impl<'v> Activation<'v> {
     pub(crate) fn new(json: &'v Value) -> Self {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.add_variable_as_val("event", value(json));
@@ -160,8 +162,8 @@ fn value(json: &Value) -> Box<dyn Val + '_> {
 }
 
 fn at_place(text: &str, at: usize, reason: &str) -> String {
-    let (line, column) = place::line_and_column(text, at);
-    format!("at line {line}, column {column}: {reason}{}", place::caret(text, at))
+    let (line, column) = position::line_and_column(text, at);
+    format!("at line {line}, column {column}: {reason}{}", position::caret(text, at))
 }
 
 fn first_error(text: &str, errors: &ParseErrors) -> String {
@@ -172,14 +174,14 @@ fn first_error(text: &str, errors: &ParseErrors) -> String {
     };
     // The parser counts columns in bytes.
     let before: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
-    let at = place::chars_before(text, before + column - 1);
-    // What else could stand there is a list of every token of the language.
+    let at = position::chars_before(text, before + column - 1);
+    // The parser lists every token that it expects: too many to show.
     let reason = error.msg.split(" expecting {").next().unwrap_or_default();
     let reason = reason.trim_start_matches("Syntax error: ").replace("'<EOF>'", "the end");
     at_place(text, at, &reason)
 }
 
-/// What went wrong, without the values: an event may be large, and private.
+/// The error in words, without values: an event may be large and private.
 fn in_words(error: &ExecutionError) -> String {
     match error {
         ExecutionError::NoSuchOverload(error) => {
@@ -202,15 +204,15 @@ fn in_words(error: &ExecutionError) -> String {
     }
 }
 
-fn kind(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::List(_) => "a list",
-        Outcome::Map(_) => "a map",
-        Outcome::Int(_) | Outcome::UInt(_) | Outcome::Float(_) => "a number",
-        Outcome::String(_) => "a text",
-        Outcome::Bytes(_) => "bytes",
-        Outcome::Bool(_) => "a boolean",
-        Outcome::Null => "null",
+fn kind(value: &CelValue) -> &'static str {
+    match value {
+        CelValue::List(_) => "a list",
+        CelValue::Map(_) => "a map",
+        CelValue::Int(_) | CelValue::UInt(_) | CelValue::Float(_) => "a number",
+        CelValue::String(_) => "a text",
+        CelValue::Bytes(_) => "bytes",
+        CelValue::Bool(_) => "a boolean",
+        CelValue::Null => "null",
         _ => "something else",
     }
 }

@@ -1,35 +1,35 @@
-//! What a glob may be, and which events it may reach.
+//! The rules of a subscription's glob, and the event types that it reaches.
 //!
-//! The system's own events are many (a heartbeat every few seconds), and a workflow that is
-//! started by them emits more of them. A glob reaches them only if it spells out their
-//! beginning, so that `*` means "everything that the business does", not a storm.
+//! The system emits many events itself (a heartbeat every few seconds), and a workflow that they start emits more. A glob
+//! reaches the system's events only if it spells out how their types begin: `*` means all events of the business, and
+//! starts no storm.
 
 use ledgerline_event::{Name, glob::matches};
 
 /// The longest glob, in bytes.
 pub const GLOB_MAX: usize = 256;
 
-/// How the types of the system's own events begin.
+/// The prefixes of the types of the system's own events.
 const RESERVED: [&str; 7] = ["Task ", "Job ", "run_", "step_", "hook_", "wait_", "workflow.dispatch_"];
 
-/// The reserved beginning of `event_type`, if it is one of the system's own.
+/// The reserved prefix of `event_type`, if it is one of the system's own types.
 pub fn reserved_beginning(event_type: &str) -> Option<&'static str> {
     RESERVED.into_iter().find(|beginning| event_type.starts_with(beginning))
 }
 
-/// What a glob says before its first wildcard.
+/// The text of a glob before its first wildcard.
 pub(crate) fn stem(glob: &str) -> &str {
     &glob[..glob.find(['*', '?']).unwrap_or(glob.len())]
 }
 
-/// How a glob and an event type stand to each other.
+/// Whether a glob reaches an event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The glob matches.
     Reached,
-    /// It does not.
+    /// The glob does not match.
     Missed,
-    /// It would, but the type is the system's own, with this beginning.
+    /// The glob matches but does not spell out this prefix of the system's own types.
     Reserved(&'static str),
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn reach(glob: &str, event_type: &str) -> Reach {
     }
 }
 
-/// What is wrong with `glob`, and where.
+/// The error in `glob` and its position, if there is one.
 pub(crate) fn fault(glob: &str) -> Option<String> {
     if glob.is_empty() {
         return Some("is empty; `*` matches every event type but the system's own".into());
@@ -58,7 +58,7 @@ pub(crate) fn fault(glob: &str) -> Option<String> {
     (glob.trim() != glob).then(|| format!("{glob:?} {edge} with a space"))
 }
 
-/// Why no event type has `c` in it: the rule is that of [`Name`], asked about one character.
+/// Why no event type contains `c`: the rule for one character of a [`Name`].
 fn complaint(c: char) -> Option<&'static str> {
     match Name::new("eventType", format!("x{c}x")) {
         Ok(_) => None,

@@ -1,6 +1,6 @@
-//! Many globs at once. Globs without a wildcard and globs whose only wildcard ends them are
-//! looked up by hash; the rest are one automaton; and what an event type matched is
-//! remembered. So the cost of an event hardly depends on how many globs there are.
+//! Many globs at once. Globs without a wildcard and globs whose only wildcard ends them are found by hash; the others are
+//! compiled into one automaton; and the globs of an event type are cached. So the cost of an event hardly depends on the
+//! number of globs.
 
 use std::{
     collections::HashMap,
@@ -12,37 +12,37 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::glob::{reserved_beginning, stem};
 
-/// Together, globs longer than this (10,000 of 50 bytes) are tried one by one: an automaton of
-/// them would take hundreds of megabytes to build.
+/// If all globs together are longer than this (10,000 of 50 bytes), they are tried one by one: the automaton would take
+/// hundreds of megabytes to build.
 const AUTOMATON_TEXT: usize = 500_000;
 /// How large the automaton may become.
 const AUTOMATON_BYTES: usize = 128 << 20;
-/// How far the automaton's states may be worked out ahead; grows with use only.
+/// How large the cache of the automaton's states may become; it grows only with use.
 const STATE_BYTES: usize = 32 << 20;
-/// What the memo may hold, in numbers and entries; then it starts anew.
-const MEMO_WEIGHT: usize = 1 << 18;
-/// An entry weighs this much besides its numbers.
+/// The weight of a full cache; then the cache is cleared. A number weighs 1, an entry [`ENTRY_WEIGHT`] more.
+const CACHE_WEIGHT: usize = 1 << 18;
+/// The weight of an entry without its numbers.
 const ENTRY_WEIGHT: usize = 16;
 
-/// The members of one distinct glob, by their number in the order given.
+/// The members of one distinct glob: their numbers in the given order.
 type Members = Vec<usize>;
 
 /// A set of globs that answers which of them match.
 pub struct GlobSet {
     literals: HashMap<Box<str>, Members>,
-    /// By what stands before the final `*`.
+    /// By the text before the final `*`.
     prefixes: HashMap<Box<str>, Members>,
     /// The lengths that occur among `prefixes`, ascending.
     prefix_lengths: Vec<usize>,
     others: Vec<(Box<str>, Members)>,
     /// All of `others`, in their order.
     automaton: Option<RegexSet>,
-    memo: RwLock<Memo>,
+    cache: RwLock<Cache>,
 }
 
 #[derive(Default)]
-struct Memo {
-    known: HashMap<Box<str>, Arc<[usize]>>,
+struct Cache {
+    entries: HashMap<Box<str>, Arc<[usize]>>,
     weight: usize,
 }
 
@@ -70,24 +70,24 @@ impl GlobSet {
         prefix_lengths.sort_unstable();
         prefix_lengths.dedup();
         let automaton = automaton(&others);
-        Self { literals, prefixes, prefix_lengths, others, automaton, memo: RwLock::default() }
+        Self { literals, prefixes, prefix_lengths, others, automaton, cache: RwLock::default() }
     }
 
     /// The numbers of the globs that match `event_type`, ascending.
     pub fn matching(&self, event_type: &str) -> Arc<[usize]> {
-        let memo = self.memo.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = memo.known.get(event_type) {
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.entries.get(event_type) {
             return Arc::clone(known);
         }
-        drop(memo);
+        drop(cache);
         let found: Arc<[usize]> = self.look_up(event_type).into();
-        let mut memo = self.memo.write().unwrap_or_else(PoisonError::into_inner);
-        memo.remember(event_type, &found);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.insert(event_type, &found);
         found
     }
 
     fn look_up(&self, event_type: &str) -> Vec<usize> {
-        // A literal spells out its beginning by itself.
+        // A literal always spells out the prefix.
         let beginning = reserved_beginning(event_type).unwrap_or_default();
         let mut found: Vec<usize> = self.literals.get(event_type).into_iter().flatten().copied().collect();
         for length in &self.prefix_lengths {
@@ -116,19 +116,19 @@ impl GlobSet {
     }
 }
 
-impl Memo {
-    fn remember(&mut self, event_type: &str, found: &Arc<[usize]>) {
+impl Cache {
+    fn insert(&mut self, event_type: &str, found: &Arc<[usize]>) {
         let weight = ENTRY_WEIGHT + found.len();
-        if self.weight + weight > MEMO_WEIGHT {
+        if self.weight + weight > CACHE_WEIGHT {
             *self = Self::default();
         }
-        if self.known.insert(event_type.into(), Arc::clone(found)).is_none() {
+        if self.entries.insert(event_type.into(), Arc::clone(found)).is_none() {
             self.weight += weight;
         }
     }
 }
 
-/// One automaton for all of `globs`; `None` when there are none or they do not fit.
+/// One automaton for all `globs`; `None` if there are none or they are too long.
 fn automaton(globs: &[(Box<str>, Members)]) -> Option<RegexSet> {
     let text: usize = globs.iter().map(|(glob, _)| glob.len()).sum();
     if text == 0 || text > AUTOMATON_TEXT {
@@ -141,8 +141,8 @@ fn automaton(globs: &[(Box<str>, Members)]) -> Option<RegexSet> {
         .ok()
 }
 
-/// `*` may be any bytes, which makes the automaton far smaller than any characters would: what
-/// is on both sides of it is whole characters, and no character begins inside another.
+/// `*` becomes "any bytes", which makes the automaton far smaller than "any characters". The result is the same: the text on
+/// both sides of a `*` is whole characters, and no character begins inside another.
 fn pattern(glob: &str) -> String {
     let mut pattern = String::from(r"\A");
     let mut literal = String::new();
@@ -223,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn the_memo_stays_small_however_many_types_there_are() {
+    fn the_cache_stays_small_however_many_types_there_are() {
         let set = GlobSet::new(["*"]);
-        for n in 0..MEMO_WEIGHT / ENTRY_WEIGHT + 10 {
+        for n in 0..CACHE_WEIGHT / ENTRY_WEIGHT + 10 {
             set.matching(&n.to_string());
         }
-        assert!(set.memo.read().unwrap().weight <= MEMO_WEIGHT);
+        assert!(set.cache.read().unwrap().weight <= CACHE_WEIGHT);
         assert_eq!(*set.matching("0"), [0]);
     }
 

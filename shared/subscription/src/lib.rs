@@ -1,7 +1,18 @@
-//! Who listens to which events, and what is started then: the record of a subscription and
-//! of a workflow type, and the compiled set that decides about an event. Pure: no IO, no
-//! clock, no randomness. Whatever a tenant may write here (globs, filters, JSONPaths) is
-//! hostile until checked, and a stored one that no longer compiles fails its own events only.
+//! Subscriptions and workflow types: which events start what, and with which input.
+//!
+//! A drainer compiles the subscriptions of a tenant into a [`Matcher`] and asks it for a [`Decision`] about each event. The
+//! API checks subscriptions and workflow types before it stores them. The crate promises that text from a tenant (globs,
+//! filters, JSONPaths) can neither panic nor take long, and that a stored subscription which no longer compiles fails only
+//! the events that its glob matches. It stores nothing and is pure: no IO, no clock, no randomness.
+//!
+//! - `subscription`, `workflow_type`, `template`: the records, and the check before they are stored.
+//! - `matcher`, `explain`: the decision about an event, and its reason in words.
+//! - `glob`, `glob_set`: the event types that a subscription reaches; many globs at once.
+//! - `filter`: CEL expressions, with `type_check` and `analysis` for what can be refused when a filter is written, and
+//!   `regex_cache` for `matches`.
+//! - `mapper`, `path`: recipes for the input of a start; JSONPath.
+//! - `envelope`, `source`: the fields of an event, and the JSON that paths and filters read.
+//! - `position`: where in a text an error is.
 
 mod envelope;
 mod explain;
@@ -11,9 +22,9 @@ mod glob_set;
 mod mapper;
 mod matcher;
 mod path;
-mod pattern;
-mod place;
-mod row;
+mod position;
+mod regex_cache;
+mod source;
 mod subscription;
 mod template;
 mod workflow_type;

@@ -1,16 +1,16 @@
-//! How an event becomes the input of a start: by name, a recipe each.
+//! Input mappers: for each name of the input a recipe that makes its value from the event.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use crate::{
-    envelope::{self, Kind},
+    envelope::{self, ValueType},
     path::Path,
-    row::{Input, Row, Source},
+    source::{EventSource, InputSource, Source},
 };
 
-/// What begins a recipe that is just a text.
+/// The prefix of a recipe that is a text.
 pub(crate) const LITERAL: &str = "literal:";
 
 /// The compiled recipes of a mapper.
@@ -24,23 +24,23 @@ enum Recipe {
 }
 
 impl Recipes {
-    /// Reads recipes over events, in which the snake_case names of the event row mean its fields.
+    /// Reads recipes over events; snake_case names of the event row are aliases of the fields.
     pub(crate) fn over_events(recipes: &BTreeMap<String, String>) -> Result<Self, String> {
         Self::parse(recipes, alias)
     }
 
-    /// Reads recipes over events and refuses those that find nothing in any event. Mappers that were stored before this
-    /// was asked are read without it.
+    /// Checks recipes over events, and refuses those that find nothing in any event. Stored mappers are read without this
+    /// check: an earlier version did not have it.
     pub(crate) fn check_over_events(recipes: &BTreeMap<String, String>) -> Result<(), String> {
         Self::over_events(recipes)?;
-        let known = |name: &str| match envelope::field(name) {
-            Some(kind) => Ok(kind == Kind::Map),
-            None => Err(envelope::no_field(name)),
+        let has_fields = |name: &str| match envelope::field(name) {
+            Some(kind) => Ok(kind == ValueType::Map),
+            None => Err(envelope::unknown_field(name)),
         };
-        check_roots(recipes, alias, known)
+        check_roots(recipes, alias, has_fields)
     }
 
-    /// The same over the input of a start, whose fields are not known.
+    /// Checks recipes over the input of a start, whose fields are not known.
     pub(crate) fn check_over_input(recipes: &BTreeMap<String, String>) -> Result<(), String> {
         Self::over_input(recipes)?;
         check_roots(recipes, |_| None, |_| Ok(true))
@@ -62,14 +62,14 @@ impl Recipes {
         recipes.iter().map(one).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What the recipes make of `input`.
+    /// The result of the recipes for `input`.
     pub fn fill(&self, input: &Map<String, Value>) -> Result<Map<String, Value>, String> {
-        self.apply(&Input::new(input), "the input")
+        self.apply(&InputSource::new(input), "the input")
     }
 
-    /// What the recipes make of an event.
-    pub(crate) fn map(&self, row: &Row<'_>) -> Result<Map<String, Value>, String> {
-        self.apply(row, "this event")
+    /// The result of the recipes for an event.
+    pub(crate) fn map(&self, event: &EventSource<'_>) -> Result<Map<String, Value>, String> {
+        self.apply(event, "this event")
     }
 
     fn apply(&self, source: &impl Source, called: &str) -> Result<Map<String, Value>, String> {
@@ -112,7 +112,7 @@ fn check_roots(
     })
 }
 
-/// The names that the ledger's rows have elsewhere, for a field of the envelope.
+/// Aliases of the envelope's fields: the column names that other systems give the same rows.
 fn alias(name: &str) -> Option<&'static str> {
     Some(match name {
         "payload" | "payload_json" => "properties",
@@ -154,7 +154,7 @@ mod tests {
     fn map(recipe: &str) -> Result<Value, String> {
         let recipes = BTreeMap::from([("x".to_owned(), recipe.to_owned())]);
         let event = event();
-        let mut mapped = Recipes::over_events(&recipes)?.map(&Row::new(&event))?;
+        let mut mapped = Recipes::over_events(&recipes)?.map(&EventSource::new(&event))?;
         Ok(mapped.remove("x").unwrap())
     }
 

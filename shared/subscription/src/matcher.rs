@@ -1,4 +1,4 @@
-//! The subscriptions of one drainer and tenant, compiled, and what they say to an event.
+//! The compiled subscriptions of one drainer and tenant, and their decisions about an event.
 
 use std::cell::OnceCell;
 
@@ -7,74 +7,74 @@ use serde_json::{Map, Value};
 
 use crate::{
     explain::{Explanation, explain},
-    filter::{Judged, Scope},
+    filter::{Activation, FilterOutcome},
     glob_set::GlobSet,
-    row::{Row, Source},
+    source::{EventSource, Source},
     subscription::{Compiled, Subscription},
 };
 
-/// How many subscriptions one event may start; the rest are parked.
+/// How many starts one event may cause; the others are parked.
 pub const FAN_OUT: usize = 8;
-/// How many subscriptions may have led to an event before what it starts is taken for a loop.
+/// If this many subscriptions led to an event, its starts are parked as a loop.
 pub const MAX_VIA: usize = 8;
 
 /// A compiled set of subscriptions.
 pub struct Matcher {
-    /// By id, which is by creation.
+    /// In the order of their ids, which is the order of creation.
     subscriptions: Vec<Subscription>,
-    /// In the same order; what does not compile keeps its reason.
+    /// In the same order; the reason of those that do not compile.
     compiled: Vec<Result<Compiled, String>>,
-    /// The enabled ones, by their place in `subscriptions`.
+    /// The indexes of the enabled ones in `subscriptions`.
     enabled: Vec<usize>,
     /// The globs of the enabled ones.
     globs: GlobSet,
 }
 
-/// What one subscription says to an event.
+/// The decision of one subscription about an event.
 #[derive(Debug, PartialEq)]
 pub struct Decision<'a> {
-    /// Which subscription.
+    /// The subscription.
     pub subscription: &'a Subscription,
-    /// What is to be done.
+    /// The decision.
     pub verdict: Verdict,
 }
 
-/// What is to be done about an event for one subscription.
+/// What the drainer does about an event for one subscription.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Start the workflow type.
     Start {
-        /// What it is started with.
+        /// The input of the start.
         input: Map<String, Value>,
     },
-    /// Nothing: the filter says no.
+    /// Nothing: the filter is false.
     Filtered,
-    /// Nothing: the filter needs a field that the event lacks.
+    /// Nothing: the filter depends on a field that the event does not have.
     Lacking {
-        /// Which field.
+        /// The field.
         field: String,
     },
     /// Nothing: the subscription itself led to this event.
     InVia,
-    /// Park: too many subscriptions led here.
+    /// Park: too many subscriptions led to the event.
     Loop {
-        /// What it would be started with.
+        /// The input of the parked start.
         input: Map<String, Value>,
     },
-    /// Park: too many others start already.
+    /// Park: too many other subscriptions start something.
     Capped {
-        /// What it would be started with.
+        /// The input of the parked start.
         input: Map<String, Value>,
     },
-    /// It cannot be decided, or there is no input.
+    /// The filter or the mapper cannot be evaluated.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Matcher {
-    /// Compiles `subscriptions`. One that does not compile fails each event that it would match.
+    /// Compiles `subscriptions`. One that does not compile fails each event that its glob matches.
     pub fn new(mut subscriptions: Vec<Subscription>) -> Self {
         subscriptions.sort_by(|a, b| a.subscription_id.cmp(&b.subscription_id));
         let compile = |one: &Subscription| Compiled::new(one).map_err(|invalid| invalid.to_string());
@@ -84,12 +84,12 @@ impl Matcher {
         Self { subscriptions, compiled, enabled, globs }
     }
 
-    /// All of them, in order of creation.
+    /// All subscriptions, in order of creation.
     pub fn subscriptions(&self) -> &[Subscription] {
         &self.subscriptions
     }
 
-    /// The one with this id.
+    /// The subscription with this id.
     pub fn get(&self, id: &str) -> Option<&Subscription> {
         self.position(id).map(|n| &self.subscriptions[n])
     }
@@ -98,35 +98,35 @@ impl Matcher {
         self.subscriptions.binary_search_by(|one| one.subscription_id.as_str().cmp(id)).ok()
     }
 
-    /// Whether any enabled subscription's glob matches: if not, there is nothing to decide.
+    /// Whether the glob of an enabled subscription matches; if not, there is nothing to decide.
     pub fn touches(&self, event_type: &str) -> bool {
         !self.globs.matching(event_type).is_empty()
     }
 
-    /// What each enabled subscription whose glob matches says, in order.
+    /// The decisions of the enabled subscriptions whose globs match, in order of creation.
     pub fn decide<'a>(&'a self, event: &Event) -> Vec<Decision<'a>> {
-        let row = Row::new(event);
-        let subject = Subject::new(&row);
+        let source = EventSource::new(event);
+        let event_input = EventInput::new(&source);
         let mut starting = 0;
         let matching = self.globs.matching(&event.event_type);
         let decide = |n: &usize| {
             let n = self.enabled[*n];
             let subscription = &self.subscriptions[n];
             let in_via = event.context.via.iter().any(|id| *id == *subscription.subscription_id);
-            let verdict = if in_via { Verdict::InVia } else { self.verdict(n, &subject) };
+            let verdict = if in_via { Verdict::InVia } else { self.verdict(n, &event_input) };
             Decision { subscription, verdict: limited(verdict, event.context.via.len(), &mut starting) }
         };
         matching.iter().map(decide).collect()
     }
 
-    /// What the subscription `id` makes of `event` when it is retried by hand: filter and mapper
-    /// only, whatever else starts and whatever led here.
+    /// The verdict of the subscription `id` when an operator retries the event: by filter and mapper only, without the limits
+    /// for loops and fan-out.
     pub fn decide_one(&self, id: &str, event: &Event) -> Option<Verdict> {
-        let row = Row::new(event);
-        Some(self.verdict(self.position(id)?, &Subject::new(&row)))
+        let source = EventSource::new(event);
+        Some(self.verdict(self.position(id)?, &EventInput::new(&source)))
     }
 
-    /// What every subscription says to `event`, in words.
+    /// The decision of every subscription about `event`, in words.
     pub fn explain(&self, event: &Event) -> Vec<Explanation> {
         let mut decided = self.decide(event).into_iter().peekable();
         let each = |subscription: &Subscription| {
@@ -137,30 +137,30 @@ impl Matcher {
     }
 
     /// `Start`, `Filtered`, `Lacking` or `Failed`.
-    fn verdict(&self, n: usize, subject: &Subject<'_>) -> Verdict {
+    fn verdict(&self, n: usize, event: &EventInput<'_>) -> Verdict {
         let compiled = match &self.compiled[n] {
             Ok(compiled) => compiled,
             Err(reason) => return Verdict::Failed { reason: reason.clone() },
         };
-        match subject.judge(compiled) {
-            Ok(Judged::Passes) => {}
-            Ok(Judged::Fails) => return Verdict::Filtered,
-            Ok(Judged::Lacks(field)) => return Verdict::Lacking { field },
+        match event.filter(compiled) {
+            Ok(FilterOutcome::Passes) => {}
+            Ok(FilterOutcome::Fails) => return Verdict::Filtered,
+            Ok(FilterOutcome::MissingField(field)) => return Verdict::Lacking { field },
             Err(reason) => return Verdict::Failed { reason: format!("filterExpr: {reason}") },
         }
-        match subject.input(compiled) {
+        match event.map(compiled) {
             Ok(input) => Verdict::Start { input },
             Err(reason) => Verdict::Failed { reason: format!("inputMapper: {reason}") },
         }
     }
 }
 
-/// Holds a start back if it looks like a loop or a storm. `starting` counts those before it.
+/// Parks a start that looks like a loop or a storm. `starting` counts the starts before it.
 fn limited(verdict: Verdict, via: usize, starting: &mut usize) -> Verdict {
     match verdict {
         Verdict::Start { input } if via >= MAX_VIA => Verdict::Loop { input },
         Verdict::Start { input } if *starting >= FAN_OUT => Verdict::Capped { input },
-        // What failed will be retried and may start then.
+        // A failed start counts: a retry may start it.
         Verdict::Start { .. } | Verdict::Failed { .. } => {
             *starting += 1;
             verdict
@@ -173,27 +173,28 @@ fn limited(verdict: Verdict, via: usize, starting: &mut usize) -> Verdict {
     }
 }
 
-/// An event under decision; what filters need of it is made once, by the first that needs it.
-struct Subject<'r> {
-    row: &'r Row<'r>,
-    scope: OnceCell<Result<Scope<'r>, String>>,
+/// An event as filters and mappers read it. The first filter that needs the activation makes it for all.
+struct EventInput<'r> {
+    source: &'r EventSource<'r>,
+    activation: OnceCell<Result<Activation<'r>, String>>,
 }
 
-impl<'r> Subject<'r> {
-    fn new(row: &'r Row<'r>) -> Self {
-        Self { row, scope: OnceCell::new() }
+impl<'r> EventInput<'r> {
+    fn new(source: &'r EventSource<'r>) -> Self {
+        Self { source, activation: OnceCell::new() }
     }
 
-    fn judge(&self, compiled: &Compiled) -> Result<Judged, String> {
-        let Some(filter) = &compiled.filter else { return Ok(Judged::Passes) };
-        let scope = self.scope.get_or_init(|| self.row.whole().map(Scope::new));
-        filter.judge(scope.as_ref().map_err(String::clone)?)
+    fn filter(&self, compiled: &Compiled) -> Result<FilterOutcome, String> {
+        let Some(filter) = &compiled.filter else { return Ok(FilterOutcome::Passes) };
+        let activation = self.activation.get_or_init(|| self.source.whole().map(Activation::new));
+        filter.evaluate(activation.as_ref().map_err(String::clone)?)
     }
 
-    fn input(&self, compiled: &Compiled) -> Result<Map<String, Value>, String> {
+    /// The input of the start.
+    fn map(&self, compiled: &Compiled) -> Result<Map<String, Value>, String> {
         match &compiled.mapper {
-            Some(mapper) => mapper.map(self.row),
-            None => Ok(self.row.event().properties.clone()),
+            Some(mapper) => mapper.map(self.source),
+            None => Ok(self.source.event().properties.clone()),
         }
     }
 }

@@ -1,21 +1,21 @@
-//! JSONPath (RFC 9535) with one rule on top: a singular path, of names and indexes only,
-//! gives the value and fails where there is none; any other gives the list of all it finds.
+//! JSONPath (RFC 9535) with one additional rule: a singular path, of names and indexes only, gives its value and fails where
+//! there is none; any other path gives the list of all values that it finds.
 
-mod text;
+mod scan;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-pub(crate) use text::Step;
-use text::{Fault, look, steps};
+pub(crate) use scan::Step;
+use scan::{Fault, scan, steps};
 
-use crate::{place::chars_before, row::Source};
+use crate::{position::chars_before, source::Source};
 
 /// The longest path, in bytes.
 pub const PATH_MAX: usize = 1024;
-/// How many values a path may have to look at, at worst, in one event.
+/// The most values that a path may visit in one event.
 const STEPS_MAX: f64 = 1e9;
 
 /// A compiled JSONPath.
@@ -27,10 +27,10 @@ pub struct Path {
 
 #[derive(Clone, Debug)]
 enum Plan {
-    One(Vec<Step>),
+    Singular(Vec<Step>),
     All {
         path: JsonPath,
-        /// How often filters begin anew at the root: the work is the size to that power.
+        /// How often filters refer to the root `$`: the cost is the size to that power.
         inner_roots: usize,
     },
 }
@@ -41,10 +41,10 @@ impl Path {
         Self::parse_with(text, |_| None)
     }
 
-    /// Reads `text`, in which a name directly below `$` may have `another` name.
+    /// Reads `text`; `alias` gives the field for which a name directly below `$` stands.
     pub(crate) fn parse_with(
         text: &str,
-        another: impl Fn(&str) -> Option<&'static str>,
+        alias: impl Fn(&str) -> Option<&'static str>,
     ) -> Result<Self, String> {
         if text.len() > PATH_MAX {
             return Err(format!("has {} bytes; at most {PATH_MAX} are allowed", text.len()));
@@ -56,71 +56,71 @@ impl Path {
             let position = chars_before(text, fault.at) + 1;
             format!("{text:?} is no JSONPath: it {} at position {position}", fault.reason)
         };
-        let looked = look(text).map_err(wrong)?;
+        let scanned = scan(text).map_err(wrong)?;
         let path = compile(text).map_err(wrong)?;
         let mut renamed = text.to_owned();
-        for (range, name) in looked.top_names.iter().rev() {
-            if let Some(name) = another(name) {
+        for (range, name) in scanned.top_names.iter().rev() {
+            if let Some(name) = alias(name) {
                 let quoted = text[range.clone()].starts_with(['\'', '"']);
                 renamed.replace_range(range.clone(), &if quoted { format!("'{name}'") } else { name.into() });
             }
         }
-        let one = if looked.singular { steps(&renamed) } else { None };
+        let one = if scanned.singular { steps(&renamed) } else { None };
         let plan = match one {
-            Some(steps) => Plan::One(steps),
-            None if renamed == text => Plan::All { path, inner_roots: looked.inner_roots },
+            Some(steps) => Plan::Singular(steps),
+            None if renamed == text => Plan::All { path, inner_roots: scanned.inner_roots },
             None => {
                 let path = compile(&renamed).map_err(wrong)?;
-                Plan::All { path, inner_roots: looked.inner_roots }
+                Plan::All { path, inner_roots: scanned.inner_roots }
             }
         };
         Ok(Self { text: text.to_owned(), plan })
     }
 
-    /// Why a path that was read finds nothing in an object, whatever its fields are, or in none whose fields `known` knows:
-    /// the reason has the place. `known` says of a field whether something can be inside.
+    /// Checks that a path can find something in an object; the error has the position. `has_fields` says of a top-level field
+    /// whether it can have fields itself, and is an error for a field that no such object has.
     pub(crate) fn check_root(
         text: &str,
-        another: impl Fn(&str) -> Option<&'static str>,
-        known: impl Fn(&str) -> Result<bool, String>,
+        alias: impl Fn(&str) -> Option<&'static str>,
+        has_fields: impl Fn(&str) -> Result<bool, String>,
     ) -> Result<(), String> {
         let at = |byte: usize, reason: &str| {
             format!("{text:?} at position {}: {reason}", chars_before(text, byte) + 1)
         };
-        let Ok(looked) = look(text) else { return Ok(()) };
-        let steps = if looked.singular { steps(text) } else { None };
+        let Ok(scanned) = scan(text) else { return Ok(()) };
+        let steps = if scanned.singular { steps(text) } else { None };
         if let Some([Step::Index(_), ..]) = steps.as_deref() {
             return Err(at(text.find('[').unwrap_or(0), "`$` is an object and has no index"));
         }
-        for (range, name) in &looked.top_names {
-            let has_inside =
-                known(another(name).unwrap_or(name)).map_err(|reason| at(range.start, &reason))?;
-            if !has_inside && steps.as_ref().is_some_and(|steps| steps.len() > 1) {
+        for (range, name) in &scanned.top_names {
+            let can_descend =
+                has_fields(alias(name).unwrap_or(name)).map_err(|reason| at(range.start, &reason))?;
+            if !can_descend && steps.as_ref().is_some_and(|steps| steps.len() > 1) {
                 return Err(at(range.end, &format!("`{name}` is a text or a number, with nothing inside")));
             }
         }
         Ok(())
     }
 
-    /// As it was written.
+    /// The text of the path.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Whether it has names and indexes only, and so finds one value.
     pub fn is_singular(&self) -> bool {
-        matches!(self.plan, Plan::One(_))
+        matches!(self.plan, Plan::Singular(_))
     }
 
-    /// What it finds in `json`: the value if it is singular, else the list of all.
+    /// What it finds in `json`: the value if the path is singular, else the list of all values.
     pub fn find(&self, json: &Value) -> Result<Value, String> {
         self.find_in(json, "this JSON")
     }
 
-    /// What it finds in `source`, which errors call by its `name`.
+    /// What it finds in `source`; errors call the source `name`.
     pub(crate) fn find_in(&self, source: &impl Source, name: &str) -> Result<Value, String> {
         match &self.plan {
-            Plan::One(steps) => {
+            Plan::Singular(steps) => {
                 source.at(steps).ok_or_else(|| format!("`{}` finds nothing in {name}", self.text))
             }
             Plan::All { path, inner_roots } => {
@@ -129,7 +129,7 @@ impl Path {
                 if power > 1 && size(whole).powi(power) > STEPS_MAX {
                     return Err(format!("`{}` would take too many steps in {name}", self.text));
                 }
-                let found = guarded(|| path.query(whole).all().into_iter().cloned().collect());
+                let found = catch_panic(|| path.query(whole).all().into_iter().cloned().collect());
                 found
                     .map(Value::Array)
                     .ok_or_else(|| format!("`{}` cannot be looked up in {name}", self.text))
@@ -138,7 +138,7 @@ impl Path {
     }
 }
 
-/// Where `steps` lead from `value`.
+/// The value to which `steps` lead from `value`.
 pub(crate) fn descend<'a>(value: &'a Value, steps: &[Step]) -> Option<&'a Value> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Name(name), Value::Object(members)) => members.get(name),
@@ -160,10 +160,10 @@ pub(crate) fn size(json: &Value) -> f64 {
 }
 
 fn compile(text: &str) -> Result<JsonPath, Fault> {
-    match guarded(|| JsonPath::parse(text)) {
+    match catch_panic(|| JsonPath::parse(text)) {
         Some(Ok(path)) => Ok(path),
         Some(Err(error)) => {
-            // Where the library knows no reason, the place says enough.
+            // If the library gives no reason, the position is enough.
             let reason = match error.message() {
                 message if message.contains("parser error") => "goes wrong".to_owned(),
                 message if message.contains("must start with") => {
@@ -178,7 +178,7 @@ fn compile(text: &str) -> Result<JsonPath, Fault> {
 }
 
 /// A panic inside the library is an error like any other: the text came from a tenant.
-fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 

@@ -1,4 +1,4 @@
-//! The record of a subscription, as it is stored and shown, and the check before it is.
+//! The record of a subscription, as it is stored and shown, and the check before it is stored.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::{filter::Filter, glob, mapper::Recipes};
 
-/// Which events start what.
+/// A rule: events that match it start a workflow type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subscription {
     /// `sub_` and a ULID, so that sorting by it is sorting by creation.
     pub subscription_id: Name,
-    /// Whose events.
+    /// The tenant whose events it matches.
     pub tenant_id: Name,
-    /// The drainer that reads them.
+    /// The drainer that evaluates it.
     pub drainer_id: Name,
-    /// Which event types: `*` is any run of characters, `?` one.
+    /// The event types that it matches: `*` is any characters, `?` is one character.
     pub event_type_glob: String,
-    /// What is started.
+    /// The workflow type that it starts.
     pub workflow_type: Name,
-    /// Input name to recipe; without it the properties are the input.
+    /// A recipe for each name of the input; without a mapper the input is the event's properties.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_mapper: Option<BTreeMap<String, String>>,
-    /// CEL over `event`; without it every event of the type.
+    /// A CEL expression over `event`; without a filter every event of these types passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter_expr: Option<String>,
-    /// Whether it fires at all.
+    /// Whether it starts anything.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// What becomes of an event that cannot be dispatched.
+    /// What happens to an event whose start fails.
     #[serde(default)]
     pub on_failure: OnFailure,
     /// When it was created.
     pub created_at: Millis,
 }
 
-/// What becomes of an event that cannot be dispatched after all attempts.
+/// What happens to an event whose start fails after all attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
-    /// It is set aside, and the drain goes on.
+    /// It is parked, and the drain continues.
     #[default]
     Park,
-    /// The drain stays before it.
+    /// The drain stops before it.
     Halt,
 }
 
@@ -53,15 +53,15 @@ fn yes() -> bool {
 }
 
 impl Subscription {
-    /// Whether the glob, the filter and every recipe can be read and can work on some event; the reason points at the place.
+    /// Checks that the glob, the filter and every recipe can be read and can match some event; the error has the position.
     pub fn check(&self) -> Result<(), Invalid> {
         Compiled::new(self)?;
         self.check_filter()?;
         self.check_mapper()
     }
 
-    /// The same for a change: a filter or a mapper that stays as it was `before` needs only to be readable. So one that was
-    /// stored when less was checked can still be disabled.
+    /// Checks a change: a filter or a mapper that is the same as `before` needs only to be readable. So a subscription that an
+    /// earlier version stored with fewer checks can still be disabled.
     pub fn check_change(&self, before: &Self) -> Result<(), Invalid> {
         Compiled::new(self)?;
         if self.filter_expr != before.filter_expr {
@@ -84,7 +84,7 @@ impl Subscription {
     }
 }
 
-/// What a subscription asks of an event, once its glob matches.
+/// The compiled filter and mapper of a subscription.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) filter: Option<Filter>,

@@ -1,6 +1,5 @@
-//! The tasks of a job that is started by an event. In their inputs a text that begins with
-//! `$` is a JSONPath over the start's input and `literal:…` is a text, at any depth; all else
-//! is itself.
+//! Job templates: the tasks of a job that an event starts. In their inputs, at any depth, a text that begins with `$` is a
+//! JSONPath over the start's input, `literal:…` is a text, and every other value is itself.
 
 use ledgerline_event::{
     catalogue::JobTask,
@@ -9,10 +8,10 @@ use ledgerline_event::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{mapper::LITERAL, path::Path, row::Input};
+use crate::{mapper::LITERAL, path::Path, source::InputSource};
 
-/// As long as the id that a start gives its job: each task's id must fit beside it.
-const SOME_JOB: &str = "job_00000000000000000000000000";
+/// As long as the id that a start gives its job: the id of each task must fit beside it.
+const EXAMPLE_JOB_ID: &str = "job_00000000000000000000000000";
 
 /// One task of a job template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,18 +19,18 @@ const SOME_JOB: &str = "job_00000000000000000000000000";
 pub struct TemplateTask {
     /// Its id within the job.
     pub task_id: String,
-    /// What a worker is to run.
+    /// The name by which a worker finds what to run.
     pub name: String,
-    /// The tasks that must be completed before.
+    /// The ids of its parents, which must be completed first.
     #[serde(default)]
     pub depends_on: Vec<String>,
-    /// Its input, with paths still to be looked up.
+    /// Its input, with paths.
     #[serde(default)]
     pub input: Map<String, Value>,
     /// How long it may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How often it is tried.
+    /// How many attempts it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
 }
@@ -48,9 +47,9 @@ impl<'a> From<&'a TemplateTask> for Node<'a> {
     }
 }
 
-/// The tasks with the paths in their inputs looked up in `input`.
+/// The tasks, with the paths in their inputs replaced by what they find in `input`.
 pub fn fill(tasks: &[TemplateTask], input: &Map<String, Value>) -> Result<Vec<JobTask>, String> {
-    let source = Input::new(input);
+    let source = InputSource::new(input);
     let one = |task: &TemplateTask| {
         let filled =
             fill_map(&task.input, &source).map_err(|reason| format!("task `{}`: {reason}", task.task_id))?;
@@ -66,11 +65,11 @@ pub fn fill(tasks: &[TemplateTask], input: &Map<String, Value>) -> Result<Vec<Jo
     tasks.iter().map(one).collect()
 }
 
-fn fill_map(template: &Map<String, Value>, source: &Input<'_>) -> Result<Map<String, Value>, String> {
+fn fill_map(template: &Map<String, Value>, source: &InputSource<'_>) -> Result<Map<String, Value>, String> {
     template.iter().map(|(name, value)| Ok((name.clone(), fill_value(value, source)?))).collect()
 }
 
-fn fill_value(template: &Value, source: &Input<'_>) -> Result<Value, String> {
+fn fill_value(template: &Value, source: &InputSource<'_>) -> Result<Value, String> {
     match template {
         Value::String(text) => match text.strip_prefix(LITERAL) {
             Some(literal) => Ok(literal.into()),
@@ -83,13 +82,13 @@ fn fill_value(template: &Value, source: &Input<'_>) -> Result<Value, String> {
     }
 }
 
-/// What is wrong with `tasks`; the reason names the task.
+/// The error in `tasks`, if there is one; it names the task.
 pub(crate) fn fault(tasks: &[TemplateTask]) -> Option<String> {
     check(tasks).err()
 }
 
 fn check(tasks: &[TemplateTask]) -> Result<(), String> {
-    check_job(SOME_JOB, tasks.iter().map(Node::from)).map_err(|invalid| invalid.reason)?;
+    check_job(EXAMPLE_JOB_ID, tasks.iter().map(Node::from)).map_err(|invalid| invalid.reason)?;
     let inputs = |task: &TemplateTask| {
         check_map(&task.input).map_err(|reason| format!("task `{}`: {reason}", task.task_id))
     };

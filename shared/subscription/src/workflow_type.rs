@@ -1,4 +1,4 @@
-//! What a subscription can start: the registry's record of a workflow type.
+//! Workflow types: the record of something that a subscription can start.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     glob::reserved_beginning,
     mapper::Recipes,
     path::Path,
-    row::Input,
+    source::InputSource,
     template::{self, TemplateTask},
 };
 
@@ -23,7 +23,7 @@ const KEY_MAX: usize = 512;
 pub struct WorkflowType {
     /// Its name.
     pub workflow_type: Name,
-    /// What it is.
+    /// What a start of it becomes.
     #[serde(flatten)]
     pub kind: Kind,
     /// A JSONPath over the start's input: one start per value.
@@ -33,19 +33,19 @@ pub struct WorkflowType {
     pub created_at: Millis,
 }
 
-/// What a start of the type becomes.
+/// What a start of a workflow type becomes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum Kind {
     /// One task for a worker.
     Task {
-        /// What the worker is to run; else the type's name.
+        /// The name by which a worker finds what to run; by default the type's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<Name>,
         /// How long it may run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,
-        /// How often it is tried.
+        /// How many attempts it has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
     },
@@ -56,23 +56,23 @@ pub enum Kind {
     },
     /// A durable workflow.
     Run {
-        /// Its name; else the type's name.
+        /// Its name; by default the type's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         workflow: Option<Name>,
     },
     /// A sent event, for runs that wait for it.
     Send {
-        /// Its name; else the type's name.
+        /// Its name; by default the type's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         event: Option<Name>,
-        /// Recipes over the input: what waiting runs compare with their criteria.
+        /// Recipes over the input for the event's match, which waiting runs compare with their criteria.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         r#match: Option<BTreeMap<String, String>>,
     },
 }
 
 impl WorkflowType {
-    /// Whether a start could be made of it; the reason names the place.
+    /// Checks that starts of it are possible; the error names the field.
     pub fn check(&self) -> Result<(), Invalid> {
         if let Some(text) = &self.idempotency_key {
             check_key(text).map_err(|reason| Invalid::new("idempotencyKey", reason))?;
@@ -96,7 +96,7 @@ impl WorkflowType {
         }
     }
 
-    /// What the task, the workflow or the sent event is called; a job has the type's name.
+    /// The name of the task, the workflow or the sent event; a job has the type's name.
     pub fn target(&self) -> &Name {
         let own = match &self.kind {
             Kind::Task { name, .. } => name,
@@ -111,7 +111,7 @@ impl WorkflowType {
     pub fn key_of(&self, input: &Map<String, Value>) -> Result<Option<String>, String> {
         let Some(text) = &self.idempotency_key else { return Ok(None) };
         let of_key = |reason: String| format!("idempotencyKey: {reason}");
-        let found = key_path(text).and_then(|path| path.find_in(&Input::new(input), "the input"));
+        let found = key_path(text).and_then(|path| path.find_in(&InputSource::new(input), "the input"));
         let key = match found.map_err(of_key)? {
             Value::String(key) => key,
             Value::Number(number) => number.to_string(),
@@ -131,7 +131,7 @@ impl WorkflowType {
         }
     }
 
-    /// What a sent event is matched by; empty unless the kind is `send` and has recipes.
+    /// The match of a sent event; empty unless the kind is `send` and has recipes.
     pub fn match_of(&self, input: &Map<String, Value>) -> Result<Map<String, Value>, String> {
         match &self.kind {
             Kind::Send { r#match: Some(recipes), .. } => {
@@ -143,7 +143,7 @@ impl WorkflowType {
     }
 }
 
-/// Whether some input may have a key at this path.
+/// Checks that an input can have a key at this path.
 fn check_key(text: &str) -> Result<(), String> {
     key_path(text)?;
     if text.trim_end() == "$" {
@@ -152,7 +152,7 @@ fn check_key(text: &str) -> Result<(), String> {
     Path::check_root(text, |_| None, |_| Ok(true))
 }
 
-/// A key is one value, so its path has names and indexes only.
+/// A key is one value, so its path must be singular.
 fn key_path(text: &str) -> Result<Path, String> {
     let path = Path::parse(text)?;
     if path.is_singular() {

@@ -1,25 +1,27 @@
-//! Runs from the side of an application: starting them, telling them something, waiting for their end.
+//! A client for applications: starts runs, sends them events and payloads, and waits for their end.
 
 use std::{path::Path, time::Duration};
 
-use ledgerline_dispatch::{
-    Dispatch, DispatchError, DispatchOptions, Drainers, EventSubmission, HookAnswer, HookPayload, QueueUrls,
-    RunDetails, RunRecord, RunSubmission, SubmittedEvent,
-};
+use ledgerline_drains::Drainers;
 use ledgerline_event::{Invalid, Name, RunState};
 use ledgerline_ledger::{
-    Clients, Emitter, LocalState, Names, NoLocalState, StoreError, parameter, system_clock,
-    telemetry::Metrics,
+    Clients, Emitter, LocalState, Names, NoLocalState, parameter, system_clock, telemetry::Metrics,
 };
+use ledgerline_outbox::{DispatchError, QueueUrls};
+use ledgerline_runs::{
+    EventSubmission, HookAnswer, HookPayload, RunDetails, RunRecord, RunSubmission, SubmittedEvent,
+};
+use ledgerline_stage::{Stage, StageOptions};
+use ledgerline_store::StoreError;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{Error, json};
 
-/// How long a run is waited for at a time.
-const LOOK: Duration = Duration::from_secs(60);
+/// How long one request waits for the end of a run.
+const WAIT: Duration = Duration::from_secs(60);
 
-/// Starts runs and talks to them. Cheap to clone.
+/// Starts runs, sends them events and payloads, and reads their results. Cheap to clone.
 ///
 /// ```no_run
 /// use ledgerline_workflow::{Client, ClientError};
@@ -34,7 +36,7 @@ const LOOK: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    dispatch: Dispatch,
+    dispatch: Stage,
     emitter: Emitter,
 }
 
@@ -44,22 +46,22 @@ pub enum ClientError {
     /// There is no local mode.
     #[error(transparent)]
     NoLocalMode(#[from] NoLocalState),
-    /// The ledger did not do it, and why.
+    /// The ledger refused the request or failed.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
     /// The run has ended, and not with an output.
     #[error("the run {run_id} has {}: {error}", if *.cancelled { "been cancelled" } else { "failed" })]
     Ended {
-        /// Which run.
+        /// The run.
         run_id: Name,
-        /// Why.
+        /// The error.
         error: String,
-        /// The same, for programs.
+        /// The code of that error.
         code: Option<String>,
         /// Whether the run was cancelled; otherwise it failed.
         cancelled: bool,
     },
-    /// What was given or found does not fit.
+    /// A value is not JSON, or does not have the expected type.
     #[error("{0}")]
     Json(String),
 }
@@ -83,19 +85,19 @@ impl From<Error> for ClientError {
 }
 
 impl Client {
-    /// What starts runs in the context of `emitter`: its tenant, its app, its cause.
-    pub fn new(dispatch: Dispatch, emitter: Emitter) -> Self {
+    /// A client that acts in the context of `emitter`: its tenant, its app, its cause.
+    pub fn new(dispatch: Stage, emitter: Emitter) -> Self {
         Self { dispatch, emitter }
     }
 
-    /// For the local mode with this data folder.
+    /// A client of the local mode with this data folder.
     pub async fn local(data: impl AsRef<Path>, app: &str) -> Result<Self, ClientError> {
         let state = LocalState::read(data.as_ref())?;
         let clients = Clients::at_endpoint(&state.aws_endpoint, &state.region);
         Self::of(clients, Names::of_stage(&state.stage), &state.tenant, app, "--local".into()).await
     }
 
-    /// For a tenant of a stage on AWS, with the usual AWS environment.
+    /// A client of a tenant of a stage on AWS, with the usual AWS environment.
     pub async fn on_aws(stage: &str, tenant: &str, app: &str) -> Result<Self, ClientError> {
         let clients = Clients::from_environment().await;
         let mut names = Names::of_stage(stage);
@@ -112,7 +114,7 @@ impl Client {
         app: &str,
         ledger_flag: String,
     ) -> Result<Self, ClientError> {
-        let options = DispatchOptions {
+        let options = StageOptions {
             queues: QueueUrls::find(&clients.sqs, &names).await?,
             drainers: Drainers::parse("")?,
             slack: None,
@@ -120,7 +122,7 @@ impl Client {
             ledger_flag,
             clock: system_clock(),
         };
-        let dispatch = Dispatch::new(&clients, &names, options)?;
+        let dispatch = Stage::new(&clients, &names, options)?;
         let (tenant, app) = (Name::new("tenant", tenant)?, Name::new("app", app)?);
         Ok(Self { dispatch, emitter: Emitter::new(&clients, &names, tenant, app) })
     }
@@ -134,7 +136,7 @@ impl Client {
         self.submit(workflow, input, None).await
     }
 
-    /// Starts a run under an id of the caller's: with the same input as before it is the same run.
+    /// Starts a run under the id that the caller gives. A repeat with the same input gives the same run.
     pub async fn start_as(
         &self,
         run_id: &str,
@@ -152,18 +154,18 @@ impl Client {
     ) -> Result<Name, ClientError> {
         let input = json::write("input", input)?;
         let submission = RunSubmission { workflow: workflow.to_owned(), input, run_id };
-        Ok(self.dispatch.start_run(&self.emitter, submission).await?.run_id)
+        Ok(self.dispatch.runs.start_run(&self.emitter, submission).await?.run_id)
     }
 
-    /// Sends an event to whichever runs wait for it, or will. The answer is its id.
+    /// Sends an event to the runs that wait for it, now or later. The result is its id.
     pub async fn send_event(&self, event: &str, data: Value, matched: Value) -> Result<Name, ClientError> {
         let submission =
             EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key: None };
-        Ok(self.dispatch.send_event(&self.emitter, submission, None).await?.event_id)
+        Ok(self.dispatch.events.send_event(&self.emitter, submission, None).await?.event_id)
     }
 
-    /// Sends an event under a key of the caller's: with the same content as before nothing is sent again, and the
-    /// answer is the first event's id. Keys hold for 30 days.
+    /// Sends an event under an idempotency key. A repeat with the same content sends nothing and gives the first event's id.
+    /// Keys hold for 30 days.
     pub async fn send_event_once(
         &self,
         idempotency_key: &str,
@@ -173,21 +175,21 @@ impl Client {
     ) -> Result<SubmittedEvent, ClientError> {
         let idempotency_key = Some(idempotency_key.to_owned());
         let submission = EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key };
-        Ok(self.dispatch.send_event(&self.emitter, submission, None).await?)
+        Ok(self.dispatch.events.send_event(&self.emitter, submission, None).await?)
     }
 
-    /// Gives a payload to a hook.
+    /// Sends a payload to a hook.
     pub async fn send_to_hook(
         &self,
         token: &str,
         payload: &impl Serialize,
     ) -> Result<HookAnswer, ClientError> {
         let payload = json::write("payload", payload)?;
-        Ok(self.dispatch.receive_by_hook(Some(self.tenant()), token, payload).await?)
+        Ok(self.dispatch.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
     }
 
-    /// Gives a payload to a hook under a key of the caller's: the same again is not received again, and the answer
-    /// names the first event. Keys hold for 30 days.
+    /// Sends a payload to a hook under an idempotency key. The hook does not receive a repeat; the answer names the first
+    /// event. Keys hold for 30 days.
     pub async fn send_to_hook_once(
         &self,
         idempotency_key: &str,
@@ -196,28 +198,28 @@ impl Client {
     ) -> Result<HookAnswer, ClientError> {
         let idempotency_key = Some(idempotency_key.to_owned());
         let payload = HookPayload { payload: json::write("payload", payload)?, idempotency_key };
-        Ok(self.dispatch.receive_by_hook(Some(self.tenant()), token, payload).await?)
+        Ok(self.dispatch.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
     }
 
     /// A run with its steps, hooks and waits.
     pub async fn run(&self, run_id: &str) -> Result<RunDetails, ClientError> {
-        Ok(self.dispatch.run(self.tenant(), run_id).await?)
+        Ok(self.dispatch.runs.run(self.tenant(), run_id).await?)
     }
 
     /// Cancels a run that has not ended.
     pub async fn cancel(&self, run_id: &str, reason: Option<&str>) -> Result<RunRecord, ClientError> {
-        Ok(self.dispatch.cancel_run(self.tenant(), run_id, reason).await?)
+        Ok(self.dispatch.runs.cancel_run(self.tenant(), run_id, reason).await?)
     }
 
-    /// Waits until a run has ended, and gives its output. It looks again and again, ever more rarely.
+    /// Waits until a run has ended, and gives its output. It polls the run, less and less often.
     pub async fn output<T: DeserializeOwned>(&self, run_id: &str) -> Result<T, ClientError> {
-        while !self.dispatch.wait_for_run(self.tenant(), run_id, LOOK).await?.state.is_terminal() {}
+        while !self.dispatch.runs.wait_for_run(self.tenant(), run_id, WAIT).await?.state.is_terminal() {}
         let run = self.run(run_id).await?.view.run.into_owned();
         match run.state {
             RunState::Completed => Ok(json::read("output", run.output.unwrap_or_default())?),
             RunState::Failed | RunState::Cancelled | RunState::Pending | RunState::Running => {
                 let cancelled = run.state == RunState::Cancelled;
-                let error = run.error.or(run.reason).unwrap_or_else(|| "nobody said why".into());
+                let error = run.error.or(run.reason).unwrap_or_else(|| "no reason was given".into());
                 Err(ClientError::Ended { run_id: run.run_id, error, code: run.error_code, cancelled })
             }
         }

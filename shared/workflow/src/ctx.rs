@@ -1,43 +1,43 @@
-//! What a workflow does through its context is recorded, and replayed.
+//! The context: everything that a workflow does through it is recorded in the log and replayed.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use ledgerline_engine::{Due, Engine};
 use ledgerline_event::{Millis, Name};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Error, NewHook, Outside, Sleep, Step, WaitForEvent,
-    engine::{Engine, wait::Due},
-    waiting::{End, WaitForEnd},
+    Error, NewHook, Services, Sleep, Step, WaitForEvent,
+    waits::{Ending, WaitForEnd},
 };
 
-/// Through it a workflow does everything that must be the same at a replay.
+/// Through the context a workflow does everything that must be the same at a replay.
 ///
-/// A clone is the same context. Only the workflow's own code may use it: inside of a step, or in a task
-/// that was spawned, nothing is replayed, and what is asked for there is an error.
+/// A clone is the same context. Only the workflow's own code may issue commands: code inside a step and spawned tasks are
+/// not replayed, so a command there is an error.
 #[derive(Clone)]
 pub struct Ctx {
     engine: Arc<Engine>,
-    outside: Option<Arc<Outside>>,
+    services: Option<Arc<Services>>,
 }
 
 impl Ctx {
-    pub(crate) fn new(engine: Arc<Engine>, outside: Option<Arc<Outside>>) -> Self {
-        Self { engine, outside }
+    pub(crate) fn new(engine: Arc<Engine>, services: Option<Arc<Services>>) -> Self {
+        Self { engine, services }
     }
 
-    /// What the workflow may reach outside of its log; nothing, where there is no world around it.
-    pub(crate) fn outside(&self) -> Option<&Arc<Outside>> {
-        self.outside.as_ref()
+    /// The services of the runner; `None` if an [`Execution`][crate::Execution] was made without a runner.
+    pub(crate) fn services(&self) -> Option<&Arc<Services>> {
+        self.services.as_ref()
     }
 
-    /// Work on the world: a request, a write, a calculation that takes long. When its result is in the
-    /// log it never runs again; when a crash comes between, it does. So it runs *at least* once, and should
-    /// bear that.
+    /// A step is work on the world: a request, a write, a calculation that takes long. Once the log has its result, the
+    /// step never runs again. If the process dies before that, it runs again: a step runs *at least* once and should
+    /// be idempotent.
     ///
-    /// The code may borrow from the workflow. What it changes there is not replayed: only its result is,
-    /// which crosses the log as JSON. An error is tried again as [`Step::retry`] says, unless it is
-    /// [fatal][Error::fatal]; a panic is an error.
+    /// The step's code may borrow from the workflow. A replay does not repeat changes that it makes there: it repeats only
+    /// the result, which the log holds as JSON. After an error the step is retried as [`Step::retry`] says, unless the
+    /// error is [fatal][Error::fatal]; a panic is an error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -72,7 +72,7 @@ impl Ctx {
         Step::new(&self.engine, name.into(), code, |code| code())
     }
 
-    /// Sleeps, in this process or in none, for minutes or for months.
+    /// Sleeps for minutes or for months; a long sleep needs no process.
     ///
     /// ```
     /// # use {ledgerline_workflow::{Ctx, Error}, std::time::Duration};
@@ -84,12 +84,12 @@ impl Ctx {
         Sleep::new(&self.engine, Due::After(duration))
     }
 
-    /// Sleeps until then. A time that has passed is recorded, too, and over at once.
+    /// Sleeps until `time`. If `time` has passed, the sleep is recorded, too, and ends at once.
     pub fn sleep_until(&self, time: Millis) -> Sleep {
         Sleep::new(&self.engine, Due::At(time))
     }
 
-    /// Waits for an event that a sender sends to runs under this name.
+    /// Waits for a sent event with this name.
     ///
     /// ```
     /// use std::time::Duration;
@@ -114,14 +114,13 @@ impl Ctx {
         WaitForEvent::new(&self.engine, name.into())
     }
 
-    /// Waits until a task or a job has ended, and gives what the log says about that.
-    pub(crate) fn wait_for_end(&self, what: End) -> WaitForEnd {
+    /// Waits until a task or a job has ended.
+    pub(crate) fn wait_for_end(&self, what: Ending) -> WaitForEnd {
         WaitForEnd::new(&self.engine, what)
     }
 
-    /// A point where people or programs send something in, knowing its token. A token that another hook
-    /// has is an error with the code `hook_conflict`. It is there until it is disposed of, dropped, or the
-    /// run ends.
+    /// A hook: a point of the run to which people and programs that know its token send payloads. If another hook has the
+    /// token, the error has the code `hook_conflict`. A hook exists until it is disposed of, dropped, or the run ends.
     ///
     /// ```
     /// use ledgerline_workflow::{Ctx, Error};
@@ -162,6 +161,6 @@ impl Ctx {
 
     /// The run's id.
     pub fn run_id(&self) -> &Name {
-        &self.engine.run_id
+        self.engine.run_id()
     }
 }

@@ -1,5 +1,6 @@
-//! Values that cross between code and log.
+//! JSON that crosses between code and log.
 
+use ledgerline_event::Invalid;
 use serde::{Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -17,4 +18,9 @@ pub(crate) fn read<'de, T: DeserializeOwned>(what: &str, value: impl Deserialize
 /// `value` as JSON.
 pub(crate) fn write(what: &str, value: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
     serde_json::to_value(value).map_err(|error| Error::fatal(format!("{what}: {error}")))
+}
+
+/// The error of a value that the code gave wrongly.
+pub(crate) fn bad_input(invalid: &Invalid) -> Error {
+    Error::fatal(invalid.to_string()).code("bad_input")
 }

@@ -1,9 +1,9 @@
 //! Durable workflows: async functions that survive the process that runs them.
 //!
-//! A workflow is an `async fn(Ctx, Input) -> Result<Output, Error>`. What it does to the world it does in
-//! [steps][Ctx::step]; what it waits for it waits for through its [context][Ctx]; each result is appended to the log of
-//! its run before the code sees it. When the process dies, or the run has slept for a month, the code is called
-//! again and fed the same log: it takes the same way, without doing anything twice that was recorded, and goes on.
+//! A workflow is an `async fn(Ctx, Input) -> Result<Output, Error>`. It changes the world in [steps][Ctx::step] and waits
+//! through its [context][Ctx]; each result is appended to the log of its run before the code sees it. When the process
+//! dies, or after a sleep of a month, a runner calls the code again and feeds it the same log: the code takes the same
+//! path, repeats no work whose result is recorded, and continues.
 //!
 //! ```
 //! use std::time::Duration;
@@ -47,54 +47,53 @@
 //! assert_eq!(workflows.get("order", None).map(|order| order.version()), Some("1"));
 //! ```
 //!
-//! # What keeps a replay on the same way
+//! # What keeps a replay deterministic
 //!
-//! Between two of its awaits the code may do what it likes with what it has been given, and nothing else: time is
-//! [`Ctx::now`], chance is [`Ctx::random`] and [`Ctx::id`], the world is in steps. Several things at once are
-//! [`all`] and [`first`], or what the crate `futures` has for that, except for `select!`, which takes a random turn
-//! (`select_biased!` does not). Spawned tasks, channels to other tasks, the order of a `HashMap` are not the same
-//! the next time. Code that takes another way all the same, because it was changed, is found out by the kinds and
-//! names of what it asks for, and the run fails with [both sides][Mismatch] named: give changed code a new version,
-//! and keep the old one [registered][Workflows::register] for the runs that it began.
+//! Outside of steps the code may depend only on its input and on the results of its awaits: it reads the time with
+//! [`Ctx::now`], draws random numbers and ids with [`Ctx::random`] and [`Ctx::id`], and reaches the world in steps. It runs
+//! several things at once with [`all`] and [`first`] or with the combinators of the crate `futures`, except for `select!`,
+//! which picks at random (`select_biased!` does not). Spawned tasks, channels to other tasks and the order of a `HashMap`
+//! differ from one replay to the next. If changed code takes another path than the log, the kinds and names of its commands
+//! differ from those in the log, and the run fails with an error that names [both sides][Mismatch]. So give changed code a
+//! new version, and keep the old one [registered][Workflows::register] for the runs that it began.
 //!
 //! # How it is built
 //!
-//! The engine is pure: an [`Execution`] is fed the log and says what is wanted next, without IO or a clock. The
-//! runtime around it loads, appends and waits.
+//! The crate stores the logs of runs, through `ledgerline-dispatch`; examples, the runner function and `ledgerline local`
+//! call it. `ledgerline-engine` replays a log, without IO or a clock.
+//!
+//! - `ctx`, `step`, `waits`, `hooks`, `task_and_job`, `combinators`: the context API, futures that issue commands and wait
+//!   for their results.
+//! - `command_future`, `json`, `services`: the common part of those futures; JSON; tasks, jobs and events for them.
+//! - `registry`: the workflows of a runner, by name and version.
+//! - `runtime`: the runner, which loads a log, drives an [`Execution`], appends events and releases the run.
+//! - `client`: starts runs and reads their results, for applications.
 
-mod asked;
 mod client;
+mod combinators;
+mod command_future;
 mod ctx;
-mod engine;
-mod error;
-mod execution;
-mod hook;
+mod hooks;
 mod json;
-mod mismatch;
-mod outside;
-mod retry;
+mod registry;
 mod runtime;
-mod started;
+mod services;
 mod step;
-mod together;
-mod waiting;
-mod workflows;
+mod task_and_job;
+mod waits;
 
 pub use client::{Client, ClientError};
+pub use combinators::{All, First, all, first};
 pub use ctx::Ctx;
-pub use error::Error;
-pub use execution::{Ended, Execution};
-pub use hook::{Dispose, Hook, NewHook, Next};
+pub use hooks::{Dispose, Hook, NewHook, Next};
+pub use ledgerline_engine::{Ended, Error, Mismatch, Retry, VISIBLE_AFTER_MS};
 pub use ledgerline_event::Millis;
-pub use mismatch::Mismatch;
-pub use outside::Outside;
-pub use retry::Retry;
+pub use registry::{Workflow, Workflows};
 pub use runtime::{Runner, RunnerOptions, Visited};
-pub use started::{Job, SendEvent, Task};
+pub use services::Services;
 pub use step::Step;
-pub use together::{All, First, all, first};
-pub use waiting::{ReceivedEvent, Sleep, WaitForEvent};
-pub use workflows::{Workflow, Workflows};
+pub use task_and_job::{Job, SendEvent, Task};
+pub use waits::{ReceivedEvent, Sleep, WaitForEvent};
 
-/// A step that runs longer than this is shown as running; one that is faster costs a single entry of the log.
-pub const VISIBLE_AFTER_MS: u64 = 50;
+/// The execution of a workflow: see [`ledgerline_engine::Execution`].
+pub type Execution = ledgerline_engine::Execution<Workflow>;

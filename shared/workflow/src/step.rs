@@ -1,22 +1,17 @@
-//! Work on the world, done until the log has its result.
+//! The future of a step: it runs attempts until the log has the result.
 
 use std::{
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
+use ledgerline_engine::{CommandHandle, Engine, StepTurn, StepWaker, catch_panic, drop_quietly};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{
-    Error, Retry,
-    engine::{Engine, Handle, bell::StepBell, command::Entity, step::StepRecord, step::Turn},
-    execution::drop_quietly,
-    json,
-};
+use crate::{Error, Retry, json};
 
 /// A step: see [`Ctx::step`][crate::Ctx::step].
 #[must_use = "a step does nothing unless it is awaited"]
@@ -26,21 +21,21 @@ pub struct Step<F, Fut> {
     input: Result<Option<Value>, Error>,
     retry: Retry,
     code: F,
-    /// Calls it. Were it called by a bound on `F`, the compiler could not show of many a workflow that it is `Send`.
+    /// Calls `code`. With a bound on `F` instead, the compiler could not prove that some workflows are `Send`.
     call: fn(&mut F) -> Fut,
     attempt: Option<Attempt<Fut>>,
     state: State,
 }
 
 enum State {
-    New,
-    Asked(Handle),
-    Over,
+    NotIssued,
+    Issued(CommandHandle),
+    Returned,
 }
 
 struct Attempt<Fut> {
     running: Pin<Box<Fut>>,
-    bell: Arc<StepBell>,
+    step_waker: Arc<StepWaker>,
     waker: Waker,
 }
 
@@ -54,38 +49,37 @@ impl<F, Fut> Step<F, Fut> {
             code,
             call,
             attempt: None,
-            state: State::New,
+            state: State::NotIssued,
         }
     }
 
-    /// How often it is tried, and how long it rests in between; see [`Retry`] for the default.
+    /// How often it is tried, and how long it pauses between two attempts; see [`Retry`] for the default.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// What people see as its input in the log. The code takes what it needs from where it stands.
+    /// The input that the log shows. The step's code does not get it: the code borrows or captures what it needs.
     pub fn input(mut self, input: &(impl Serialize + ?Sized)) -> Self {
         self.input = json::write("input", input).map(Some);
         self
     }
 
-    /// Begins an attempt; an error if that panics.
-    fn start(&mut self, slot: usize) -> Result<(), Error> {
-        let (code, call) = (&mut self.code, self.call);
-        let call = || catch_unwind(AssertUnwindSafe(|| Box::pin(call(code))));
-        let running = self.engine.in_step(slot, call).map_err(|thrown| Error::panicked(&*thrown))?;
-        let bell = StepBell::new(Arc::clone(&self.engine.bell), slot);
-        let waker = Waker::from(Arc::clone(&bell));
-        self.attempt = Some(Attempt { running, bell, waker });
-        Ok(())
-    }
-
-    /// Lets go of the attempt, which may have code of the user to run.
-    fn stop(&mut self, slot: usize) {
-        if let Some(attempt) = self.attempt.take() {
-            self.engine.in_step(slot, || drop_quietly(attempt));
+    /// Drops the attempt, which may run code of the user.
+    fn stop(&mut self) {
+        if let (Some(attempt), State::Issued(handle)) = (self.attempt.take(), &self.state) {
+            handle.run_step_code(|| drop_quietly(attempt));
         }
+    }
+}
+
+impl<Fut> Attempt<Fut> {
+    /// Begins an attempt; an error if that panics.
+    fn start(handle: &CommandHandle, call: impl FnOnce() -> Fut) -> Result<Self, Error> {
+        let running = handle.run_step_code(|| catch_panic(|| Box::pin(call())))?;
+        let step_waker = handle.step_waker();
+        let waker = Waker::from(Arc::clone(&step_waker));
+        Ok(Self { running, step_waker, waker })
     }
 }
 
@@ -96,7 +90,7 @@ where
     E: Into<Error>,
 {
     fn poll(&mut self) -> Poll<Result<Value, Error>> {
-        self.bell.heard();
+        self.step_waker.reset();
         let mut cx = Context::from_waker(&self.waker);
         let running = self.running.as_mut();
         let poll = || match running.poll(&mut cx) {
@@ -104,8 +98,7 @@ where
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             Poll::Ready(Ok(value)) => Poll::Ready(json::write("result", &value)),
         };
-        catch_unwind(AssertUnwindSafe(poll))
-            .unwrap_or_else(|thrown| Poll::Ready(Err(Error::panicked(&*thrown))))
+        catch_panic(poll).unwrap_or_else(|panic| Poll::Ready(Err(panic)))
     }
 }
 
@@ -119,50 +112,50 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let State::New = this.state {
-            this.state = State::Over;
+        if let State::NotIssued = this.state {
+            this.state = State::Returned;
             let input = std::mem::replace(&mut this.input, Ok(None))?;
-            let step = StepRecord::new(std::mem::take(&mut this.name), input);
-            this.state = State::Asked(Handle::issue(&this.engine, Entity::Step(step))?);
+            this.state = State::Issued(this.engine.issue_step(std::mem::take(&mut this.name), input)?);
         }
-        let State::Asked(handle) = &this.state else { return Poll::Pending };
-        let slot = handle.slot;
         loop {
-            let end = match this.engine.turn(slot, cx.waker()) {
-                Turn::Wait => return Poll::Pending,
-                Turn::Return(result) => {
-                    this.stop(slot);
-                    if let State::Asked(handle) = std::mem::replace(&mut this.state, State::Over) {
+            let State::Issued(handle) = &this.state else { return Poll::Pending };
+            let end = match handle.step_turn(cx.waker()) {
+                StepTurn::Wait => return Poll::Pending,
+                StepTurn::Return(result) => {
+                    this.stop();
+                    if let State::Issued(handle) = std::mem::replace(&mut this.state, State::Returned) {
                         handle.done();
                     }
                     return Poll::Ready(result.and_then(|value| json::read("result", value)));
                 }
-                Turn::Start => match this.start(slot) {
-                    Ok(()) => continue,
+                StepTurn::Start => match Attempt::start(handle, || (this.call)(&mut this.code)) {
+                    Ok(attempt) => {
+                        this.attempt = Some(attempt);
+                        continue;
+                    }
                     Err(error) => Err(error),
                 },
-                Turn::Run => match &mut this.attempt {
-                    Some(attempt) => match this.engine.in_step(slot, || attempt.poll()) {
+                StepTurn::Run => match &mut this.attempt {
+                    Some(attempt) => match handle.run_step_code(|| attempt.poll()) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(end) => end,
                     },
                     None => Err(Error::retryable("the attempt was lost")),
                 },
             };
-            this.stop(slot);
-            this.engine.finish(slot, end, &this.retry);
+            this.stop();
+            if let State::Issued(handle) = &this.state {
+                handle.finish_attempt(end, &this.retry);
+            }
         }
     }
 }
 
-// What is pinned is in a box of its own.
+// The pinned future is in a box of its own.
 impl<F, Fut> Unpin for Step<F, Fut> {}
 
 impl<F, Fut> Drop for Step<F, Fut> {
     fn drop(&mut self) {
-        if let State::Asked(handle) = &self.state {
-            let slot = handle.slot;
-            self.stop(slot);
-        }
+        self.stop();
     }
 }

@@ -1,16 +1,13 @@
 //! Runs: their logs, their records, and what the ledger tells of them.
 
-use ledgerline_dispatch::Standing;
 use ledgerline_event::{LogEvent, keys as places};
-use ledgerline_ledger::control::keys;
+use ledgerline_store::keys;
+use ledgerline_verify::Standing;
 use ledgerline_workflow::{Ctx, Error, Workflows};
 use serde_json::{Value, json};
 
 use super::{agrees, found, set, verify};
-use crate::{
-    ledger::Ledger,
-    world::{name, text},
-};
+use ledgerline_test_support::{Ledger, name, text};
 
 async fn greets_and_waits(ctx: Ctx, _: Value) -> Result<(), Error> {
     ctx.step("greet", || async { Ok::<_, Error>("hello".to_owned()) }).await?;
@@ -38,7 +35,7 @@ async fn delete_from_ledger(ledger: &Ledger, event: &LogEvent) {
 }
 
 #[tokio::test]
-async fn what_the_ledger_lacks_of_a_log_is_found_and_told_again() {
+async fn log_events_that_the_ledger_lacks_are_found_and_emitted_again() {
     let (ledger, run_id, events) = a_run().await;
     let verified = verify(&ledger, false).await;
     agrees(&verified);
@@ -61,7 +58,7 @@ async fn what_the_ledger_lacks_of_a_log_is_found_and_told_again() {
 }
 
 #[tokio::test]
-async fn what_was_told_just_now_may_be_on_its_way() {
+async fn log_events_of_a_moment_ago_may_be_under_way() {
     let ledger = Ledger::on_one_clock(None).await;
     let runner = ledger.runner(Workflows::new().register("greet", "1", greets_and_waits));
     ledger.start_run("greet", Value::Null).await;
@@ -70,7 +67,7 @@ async fn what_was_told_just_now_may_be_on_its_way() {
 }
 
 #[tokio::test]
-async fn a_record_that_does_not_say_what_its_log_says_is_made_right() {
+async fn a_run_record_that_differs_from_its_log_is_rebuilt() {
     let (ledger, run_id, _) = a_run().await;
     let key = keys::run("t", &run_id);
     set(&ledger, &key, "state", text("completed")).await;
@@ -84,12 +81,13 @@ async fn a_record_that_does_not_say_what_its_log_says_is_made_right() {
     let verified = verify(&ledger, true).await;
     assert_eq!(found(&verified), [(run_id.as_str(), "run-record-different", Standing::Rebuilt)]);
     agrees(&verify(&ledger, false).await);
-    let listed = ledger.dispatch.runs(&name("t"), Some(ledgerline_event::RunState::Running), 10, None).await;
+    let listed =
+        ledger.dispatch.runs.runs(&name("t"), Some(ledgerline_event::RunState::Running), 10, None).await;
     assert_eq!(listed.unwrap().items.len(), 1);
 }
 
 #[tokio::test]
-async fn events_that_no_log_has_and_runs_that_nobody_looks_after_are_told_of() {
+async fn run_events_without_a_log_and_runs_without_a_due_time_are_reported() {
     let (ledger, run_id, _) = a_run().await;
     for run in [run_id.as_str(), "nobody"] {
         let emitter = ledger.emitter("t").within(|origin| origin.workflow_run_id = Some(run.to_owned()));

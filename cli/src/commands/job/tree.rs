@@ -1,19 +1,19 @@
-//! In what order a job's tasks are drawn, and on which branch: each beneath the parent that is the last to end up above
-//! it, so that the depth of a task is the number of steps before it.
+//! Lays out the DAG of a job as a tree: each task stands beneath the parent with the longest path before it, so that the depth
+//! of a task is the number of steps before it.
 
 use std::collections::HashMap;
 
-use ledgerline_dispatch::JobTaskDetails;
+use ledgerline_jobs::JobTaskDetails;
 
-/// Branches further in are drawn no further in.
+/// Deeper branches are drawn at this depth.
 const DEEPEST: usize = 8;
 
 /// One line of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Which task.
+    /// The index of the task.
     pub(super) task: usize,
-    /// What leads to it.
+    /// The lines that lead to it.
     pub(super) branch: String,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn tree(tasks: &[JobTaskDetails]) -> Vec<Row> {
         }
     }
     let mut rows = Vec::with_capacity(tasks.len());
-    // What is left to draw: a task, and for each branch that leads to it whether that goes on below.
+    // The tasks left to draw, each with the branches that lead to it: whether a branch continues below.
     let mut left: Vec<(usize, Vec<bool>)> = roots.into_iter().rev().map(|root| (root, vec![])).collect();
     while let Some((task, goes_on)) = left.pop() {
         rows.push(Row { task, branch: branch(&goes_on) });

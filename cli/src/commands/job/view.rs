@@ -1,10 +1,9 @@
-//! A job as a picture: its DAG, how each task fares, and how far all of it is. Pure: the same job at the same moment is
-//! the same lines.
+//! Draws a job: its DAG, the state of each task, and the progress. Pure: the same job at the same moment gives the same lines.
 
 use std::collections::HashMap;
 
-use ledgerline_dispatch::{JobDetails, JobTaskDetails};
 use ledgerline_event::{JobState, Millis, TaskEvent, TaskSummary, catalogue::TaskState};
+use ledgerline_jobs::{JobDetails, JobTaskDetails};
 
 use super::tree::{Row, tree};
 use crate::{
@@ -12,22 +11,22 @@ use crate::{
     times,
 };
 
-/// The widest that ids, with their branches, and names are drawn.
+/// The widest columns of ids (with their branches), names and notes.
 const WIDEST_ID: usize = 48;
 const WIDEST_NAME: usize = 32;
 const WIDEST_NOTE: usize = 100;
-/// Parents that are named.
-const NAMED: usize = 4;
+/// How many parents a note names.
+const MAX_NAMED_PARENTS: usize = 4;
 /// After a job or a task has waited this long, the view hints that no dispatcher or no worker may be running.
-const ALONE_MS: u64 = 10_000;
+const HINT_AFTER_MS: u64 = 10_000;
 
-/// The whole picture.
+/// All lines.
 pub(super) fn draw(details: &JobDetails, now: Millis, canvas: &Canvas) -> Vec<String> {
     let hint = hint(details, now);
-    let mut lines = vec![title(details), progress(details, now, bar(canvas.width)), Line::default()];
+    let mut lines = vec![title(details), progress(details, now, bar_length(canvas.width)), Line::default()];
     // The last line of a terminal stays free for the cursor.
     let room = canvas.height.saturating_sub(lines.len() + usize::from(hint.is_some()) + 1);
-    lines.extend(body(details, now, room));
+    lines.extend(task_lines(details, now, room));
     if let Some(hint) = hint {
         lines.push(Line::default().with(Ink::Yellow, hint));
     }
@@ -35,28 +34,29 @@ pub(super) fn draw(details: &JobDetails, now: Millis, canvas: &Canvas) -> Vec<St
 }
 
 /// How a task changed, on one line.
-pub(super) fn change(task: &JobTaskDetails, details: &JobDetails, now: Millis) -> String {
+pub(super) fn change_line(task: &JobTaskDetails, details: &JobDetails, now: Millis) -> String {
     let states = states(details);
     let at = task.summary.as_ref().map_or(now, |summary| summary.last_event_at).to_rfc3339();
     let widest = details.tasks.iter().map(|task| columns(&task.task_id)).max().unwrap_or_default();
     let id = padded(&task.task_id, widest.min(WIDEST_ID));
-    let (symbol, ..) = look(task.state);
-    let rest = [time(task, now), note(task, &states)];
+    let (symbol, ..) = symbol_of(task.state);
+    let rest = [time_text(task, now), note(task, &states)];
     let rest: Vec<&str> = rest.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
     let state = padded(state_name(task.state), "processing".len());
     format!("{at}  {symbol} {id}  {state}  {}", rest.join("  ")).trim_end().to_owned()
 }
 
-/// What to look at if nothing happens.
+/// What to check if nothing happens.
 pub(super) fn hint(details: &JobDetails, now: Millis) -> Option<String> {
     let since = |at: Millis| now.get().saturating_sub(at.get());
     let job = &details.job.job;
-    if details.tasks.is_empty() && since(job.created_at) > ALONE_MS {
+    if details.tasks.is_empty() && since(job.created_at) > HINT_AFTER_MS {
         return Some("The dispatcher has not taken it up yet: `doctor` says whether all is well.".into());
     }
     let in_state = |state| details.tasks.iter().filter(move |task| task.state == Some(state));
-    let waits =
-        |task: &JobTaskDetails| task.summary.as_ref().is_some_and(|task| since(task.entered_at) > ALONE_MS);
+    let waits = |task: &JobTaskDetails| {
+        task.summary.as_ref().is_some_and(|task| since(task.entered_at) > HINT_AFTER_MS)
+    };
     let alone = in_state(TaskState::Processing).next().is_none() && in_state(TaskState::Pending).any(waits);
     alone.then(|| "No worker takes it: start one with `worker`.".into())
 }
@@ -97,7 +97,7 @@ fn title(details: &JobDetails) -> Line {
 }
 
 /// How long the bar is in a terminal of this width.
-fn bar(width: usize) -> usize {
+fn bar_length(width: usize) -> usize {
     (width / 4).clamp(10, 30)
 }
 
@@ -115,9 +115,9 @@ fn progress(details: &JobDetails, now: Millis, bar: usize) -> Line {
 }
 
 /// The tasks, as many as there is room for.
-fn body(details: &JobDetails, now: Millis, room: usize) -> Vec<Line> {
+fn task_lines(details: &JobDetails, now: Millis, room: usize) -> Vec<Line> {
     let mut rows = tree(&details.tasks);
-    let hidden = fold(&mut rows, &details.tasks, room);
+    let hidden = leave_out(&mut rows, &details.tasks, room);
     let states = states(details);
     let cells: Vec<[String; 4]> = rows
         .iter()
@@ -127,7 +127,7 @@ fn body(details: &JobDetails, now: Millis, room: usize) -> Vec<Line> {
             [
                 tidy(&task.task_id, WIDEST_ID.saturating_sub(branches)),
                 tidy(&task.name, WIDEST_NAME),
-                time(task, now),
+                time_text(task, now),
                 note(task, &states),
             ]
         })
@@ -144,7 +144,7 @@ fn body(details: &JobDetails, now: Millis, room: usize) -> Vec<Line> {
         .zip(cells)
         .map(|(row, [id, name, time, note])| {
             let task = &details.tasks[row.task];
-            let (symbol, ink, text) = look(task.state);
+            let (symbol, ink, text) = symbol_of(task.state);
             let noted = if task.state == Some(TaskState::Failed) { Ink::Red } else { Ink::Faint };
             Line::default()
                 .with(Ink::Faint, row.branch.clone())
@@ -160,8 +160,8 @@ fn body(details: &JobDetails, now: Millis, room: usize) -> Vec<Line> {
     lines
 }
 
-/// Leaves out what matters least until the rest fits; says what was left out.
-fn fold(rows: &mut Vec<Row>, tasks: &[JobTaskDetails], room: usize) -> Option<String> {
+/// Leaves out the least important rows until the rest fits; returns a line that counts them.
+fn leave_out(rows: &mut Vec<Row>, tasks: &[JobTaskDetails], room: usize) -> Option<String> {
     if rows.len() <= room {
         return None;
     }
@@ -195,8 +195,8 @@ fn fold(rows: &mut Vec<Row>, tasks: &[JobTaskDetails], room: usize) -> Option<St
     Some(format!("… and {count} more: {}", left_out.join(", ")))
 }
 
-/// Symbol, its ink, and that of the text beside it.
-const fn look(state: Option<TaskState>) -> (&'static str, Ink, Ink) {
+/// The symbol, its ink, and that of the text beside it.
+const fn symbol_of(state: Option<TaskState>) -> (&'static str, Ink, Ink) {
     match state {
         Some(TaskState::Completed) => ("✓", Ink::Green, Ink::Plain),
         Some(TaskState::Failed) => ("✗", Ink::Red, Ink::Plain),
@@ -219,11 +219,11 @@ fn states(details: &JobDetails) -> States<'_> {
     details.tasks.iter().map(|task| (task.task_id.as_str(), task.state)).collect()
 }
 
-fn time(task: &JobTaskDetails, now: Millis) -> String {
+fn time_text(task: &JobTaskDetails, now: Millis) -> String {
     task.summary.as_ref().map(|summary| times::in_words(duration(summary, now))).unwrap_or_default()
 }
 
-/// How long it took, runs, or waits.
+/// How long a task took, has run, or has waited, in milliseconds.
 pub(in crate::commands) fn duration(task: &TaskSummary, now: Millis) -> u64 {
     let between = |from: Millis, to: Millis| to.get().saturating_sub(from.get());
     match task.state {
@@ -236,22 +236,22 @@ pub(in crate::commands) fn duration(task: &TaskSummary, now: Millis) -> u64 {
     }
 }
 
-/// What else there is to say of a task.
+/// The last column: what a task waits for, its attempt, its activity, its error.
 fn note(task: &JobTaskDetails, states: &States<'_>) -> String {
     let text = match &task.summary {
-        None => waits_for(task, states),
+        None => unfinished_parents(task, states),
         Some(summary) => {
             let parents = (task.depends_on.len() > 1 && summary.state != TaskState::Failed)
-                .then(|| format!("after {}", named(task.depends_on.iter().cloned())));
-            let notes = [of_summary(summary), parents];
+                .then(|| format!("after {}", join_names(task.depends_on.iter().cloned())));
+            let notes = [task_note(summary), parents];
             notes.into_iter().flatten().collect::<Vec<_>>().join(", ")
         }
     };
     tidy(&text, WIDEST_NOTE)
 }
 
-/// What else there is to say of a task that has begun.
-pub(in crate::commands) fn of_summary(task: &TaskSummary) -> Option<String> {
+/// The same for a task that has started.
+pub(in crate::commands) fn task_note(task: &TaskSummary) -> Option<String> {
     let resumed = (task.generation > 1).then(|| format!("generation {}", task.generation));
     let attempt = task.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}"));
     let error = || {
@@ -279,25 +279,25 @@ pub(in crate::commands) fn of_summary(task: &TaskSummary) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(", "))
 }
 
-fn waits_for(task: &JobTaskDetails, states: &States<'_>) -> String {
+fn unfinished_parents(task: &JobTaskDetails, states: &States<'_>) -> String {
     let state = |parent: &String| states.get(parent.as_str()).copied().flatten();
     let mut unfinished: Vec<&String> =
         task.depends_on.iter().filter(|parent| state(parent) != Some(TaskState::Completed)).collect();
     if unfinished.is_empty() {
         return "starts".into();
     }
-    // What will not end by itself comes first.
+    // Failed parents come first: they do not end without a resume.
     unfinished.sort_by_key(|parent| state(parent) != Some(TaskState::Failed));
     let said = unfinished.into_iter().map(|parent| match state(parent) {
         Some(TaskState::Failed) => format!("{parent} (failed)"),
         _ => parent.clone(),
     });
-    format!("waits for {}", named(said))
+    format!("waits for {}", join_names(said))
 }
 
-fn named(mut names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let first: Vec<String> = names.by_ref().take(NAMED).collect();
+fn join_names(mut names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMED_PARENTS);
+    let first: Vec<String> = names.by_ref().take(MAX_NAMED_PARENTS).collect();
     match more {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),

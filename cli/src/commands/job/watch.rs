@@ -7,43 +7,43 @@ use std::{
     time::Duration,
 };
 
-use ledgerline_dispatch::{Dispatch, DispatchError, JobDetails, JobTaskDetails};
 use ledgerline_event::{JobState, Millis, Name, TaskEvent, catalogue::TaskState};
+use ledgerline_jobs::{JobDetails, JobTaskDetails};
 use ledgerline_ledger::system_clock;
+use ledgerline_stage::Stage;
 use serde::Serialize;
 
-use super::view::{change, draw, elapsed, hint};
+use super::view::{change_line, draw, elapsed, hint};
 use crate::{
-    commands::canvas::{Canvas, Screen},
+    commands::{
+        canvas::{Canvas, Screen},
+        watching::{FailedPolls, until_interrupted},
+    },
     output::{Output, counted},
 };
 
-/// How often it looks, and how much longer it waits for each task that there is to look at.
-const LOOK: Duration = Duration::from_millis(300);
-const LOOK_PER_TASK: Duration = Duration::from_millis(1);
-/// So many looks in a row may find no answer.
-const UNANSWERED: u32 = 10;
-/// A program that was ended by Ctrl-C.
-pub(in crate::commands) const LEFT: u8 = 130;
+/// How often the watch polls, and how much longer it waits for each task of the job.
+const POLL_EVERY: Duration = Duration::from_millis(300);
+const POLL_EVERY_PER_TASK: Duration = Duration::from_millis(1);
 
-/// What was just resumed: until its tasks begin anew, the job still looks as it did.
+/// A resume that just happened: until its tasks run again, the job still shows the old failures.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Resumed {
     /// The tasks, with the generation that failed.
     pub(super) failed: BTreeMap<Name, u32>,
-    /// The job as it was before.
+    /// The job before the resume.
     pub(super) before: Option<JobDetails>,
 }
 
-/// What there was to see last.
+/// What the watch has shown.
 #[derive(Default)]
-struct Seen {
+struct JobWatch {
     tasks: HashMap<Name, Stamp>,
     hinted: bool,
     screen: Screen,
 }
 
-/// What makes a task worth another line.
+/// A change of any of these gets another line: generation, attempt, state, and whether the attempt has failed.
 type Stamp = (u32, Option<u32>, TaskState, bool);
 
 /// A task as a line of JSON.
@@ -57,51 +57,39 @@ struct Change<'a> {
 
 /// Watches until the job ends; the exit code says how.
 pub(in crate::commands) async fn watch(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     job_id: &str,
     resumed: Resumed,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    tokio::select! {
-        ended = until_it_ends(dispatch, tenant, job_id, &resumed, output) => ended,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted?;
-            eprintln!("\nThe job goes on. `job show {job_id} --watch` comes back to it.");
-            Ok(ExitCode::from(LEFT))
-        }
-    }
+    let how_to_return = format!("The job goes on. `job show {job_id} --watch` comes back to it.");
+    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, job_id, &resumed, output)), how_to_return)
+        .await
 }
 
-async fn until_it_ends(
-    dispatch: &Dispatch,
+async fn watch_until_ended(
+    dispatch: &Stage,
     tenant: &Name,
     job_id: &str,
     resumed: &Resumed,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let mut seen = Seen::default();
-    // What has happened before is no change.
-    resumed.before.iter().for_each(|before| drop(seen.changes(before)));
-    let mut unanswered = 0;
+    let mut watched = JobWatch::default();
+    // What happened before the resume is not shown as a change.
+    resumed.before.iter().for_each(|before| drop(watched.changes(before)));
+    let mut failed_polls = FailedPolls::default();
     loop {
-        let details = match dispatch.job(tenant, job_id).await {
-            Ok(details) => details,
-            // The job goes on without anybody who watches, and so may the watch without one answer.
-            Err(DispatchError::Store(error)) if unanswered < UNANSWERED => {
-                tracing::warn!(%error, "no answer; looking again");
-                unanswered += 1;
-                tokio::time::sleep(LOOK).await;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
+        let answer = dispatch.jobs.job(tenant, job_id).await;
+        let Some(details) = failed_polls.tolerate(answer)? else {
+            tokio::time::sleep(POLL_EVERY).await;
+            continue;
         };
-        unanswered = 0;
         let now = system_clock()();
         let canvas = if output.is_json() { None } else { Canvas::of_terminal() };
         match canvas {
-            Some(canvas) => seen.screen.draw(draw(&details, now, &canvas))?,
-            None => seen.tell(&details, now, output)?,
+            Some(canvas) => watched.screen.draw(draw(&details, now, &canvas))?,
+            None => watched.print_changes(&details, now, output)?,
         }
         if let Some(state) = settled(&details, resumed) {
             match output.is_json() {
@@ -112,12 +100,12 @@ async fn until_it_ends(
             return Ok(if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         let tasks = u32::try_from(details.tasks.len()).unwrap_or(u32::MAX);
-        tokio::time::sleep(LOOK + LOOK_PER_TASK.saturating_mul(tasks)).await;
+        tokio::time::sleep(POLL_EVERY + POLL_EVERY_PER_TASK.saturating_mul(tasks)).await;
     }
 }
 
-/// The state that it has ended in. Between a task's end and the start of its children, and between a resume and what
-/// it starts, a job is in a state that it does not stay in.
+/// The state in which the job has ended, if it has. Between the end of a task and the start of its children, and between a
+/// resume and the tasks that it starts, a job can be `failed` and still go on.
 fn settled(details: &JobDetails, resumed: &Resumed) -> Option<JobState> {
     match details.job.state {
         JobState::Completed => return Some(JobState::Completed),
@@ -155,13 +143,13 @@ fn conclusion(details: &JobDetails, state: JobState, now: Millis) -> String {
     )
 }
 
-impl Seen {
-    /// Says what has changed.
-    fn tell(&mut self, details: &JobDetails, now: Millis, output: Output) -> anyhow::Result<()> {
+impl JobWatch {
+    /// Prints what has changed.
+    fn print_changes(&mut self, details: &JobDetails, now: Millis, output: Output) -> anyhow::Result<()> {
         for task in self.changes(details) {
             match output.is_json() {
                 true => output.json_line(&Change { job_id: &details.job.job.job_id, task })?,
-                false => output.line(&change(task, details, now))?,
+                false => output.line(&change_line(task, details, now))?,
             }
         }
         if let Some(hint) = hint(details, now).filter(|_| !self.hinted) {
@@ -189,7 +177,7 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    use ledgerline_dispatch::{JobRecord, JobView};
+    use ledgerline_jobs::{JobRecord, JobView};
     use serde_json::json;
 
     use super::*;
@@ -257,9 +245,9 @@ mod tests {
 
     #[test]
     fn each_change_is_told_once_and_in_order() {
-        let mut seen = Seen::default();
+        let mut watched = JobWatch::default();
         let mut ids = |details: &JobDetails| -> Vec<String> {
-            seen.changes(details).iter().map(|task| task.task_id.to_string()).collect()
+            watched.changes(details).iter().map(|task| task.task_id.to_string()).collect()
         };
         let first = job(
             0,

@@ -1,22 +1,19 @@
-//! What `local --demo` shows: a few events of a shop that notices a price, and a job that a worker in this process
-//! runs before the person's eyes.
+//! `local --demo`: emits a few events of a shop, and runs a job of five tasks with a worker in this process.
 
 use std::{fs, path::Path};
 
 use anyhow::Context;
-use ledgerline_dispatch::{JobSubmission, QueueUrls};
 use ledgerline_event::Name;
-use ledgerline_ledger::{Emitter, system_clock};
+use ledgerline_jobs::JobSubmission;
+use ledgerline_ledger::Emitter;
+use ledgerline_local::{Local, LocalWorker};
+use ledgerline_worker::Config;
 use serde_json::json;
 
 use super::{super::job, command};
-use crate::{
-    local::{Local, LocalWorker},
-    output::Output,
-    worker::Config,
-};
+use crate::output::Output;
 
-/// Tasks that take a second and pass on what they were given, so that people see it arrive.
+/// Tasks that take a second and pass on their input, so that the user sees it arrive.
 const TASK_FILE: &str = r#"# Written by `ledgerline local --demo`, each time anew.
 
 [tasks.scrape-store]
@@ -39,23 +36,14 @@ command = '''sleep 1; echo '{"fonts":["mono","serif"]}' > "$LEDGERLINE_OUTPUT"''
 command = '''sleep 1; printf '{"compiled":%s}' "$(cat)" > "$LEDGERLINE_OUTPUT"'''
 "#;
 
-/// The worker of the demo. It goes when the demo is over: people's own tasks are not for it.
-pub(super) async fn worker(local: &Local, data: &Path) -> anyhow::Result<LocalWorker> {
+/// Starts the worker of the demo. It stops with the demo, so that it does not take the user's own tasks.
+pub(super) fn worker(local: &Local, data: &Path) -> anyhow::Result<LocalWorker> {
     let folder = data.join("demo");
     let file = folder.join("worker.toml");
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&file, TASK_FILE))
         .with_context(|| format!("{} cannot be written", file.display()))?;
-    let queue_url = QueueUrls::find(&local.clients.sqs, &local.names).await?.tasks;
-    let config = Config::read(&file)?;
-    Ok(LocalWorker::start(
-        &local.dispatch,
-        &local.clients,
-        queue_url,
-        config,
-        system_clock(),
-        &local.supervisor,
-    ))
+    Ok(local.start_worker(Config::read(&file)?))
 }
 
 /// Emits the events, runs the job to its end, and says where to look.
@@ -63,7 +51,7 @@ pub(super) async fn show(local: &Local, data: &Path, output: Output) -> anyhow::
     let name = |text: &str| Name::new("app", text);
     let emitter = Emitter::new(&local.clients, &local.names, name(&local.state.tenant)?, name("demo-shop")?);
     let emitted = emit(&emitter).await?;
-    let submitted = local.dispatch.submit_job(&emitter, five_tasks()?).await?;
+    let submitted = local.dispatch.jobs.submit_job(&emitter, five_tasks()?).await?;
     match output.is_json() {
         true => output.json_line(&submitted)?,
         false => {

@@ -1,4 +1,4 @@
-//! How far a rewind is: a bar on a terminal, and elsewhere a line every few seconds.
+//! The progress of a rewind: a bar on a terminal, and elsewhere a line every few seconds.
 
 use std::{
     io::{self, IsTerminal},
@@ -9,45 +9,45 @@ use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::times;
 
-const EVERY: Duration = Duration::from_secs(3);
+const PRINT_EVERY: Duration = Duration::from_secs(3);
 
-/// Events handled again, of all that are to be.
+/// How many events are handled again, of all that will be.
 pub(super) struct Progress {
     all: u64,
     began: Instant,
-    shown: Shown,
+    display: Display,
 }
 
-enum Shown {
+enum Display {
     Bar(ProgressBar),
     Lines { last: Instant },
 }
 
 impl Progress {
     pub(super) fn new(all: u64) -> Self {
-        let shown = match io::stderr().is_terminal() {
-            true => Shown::Bar(ProgressBar::new(all).with_style(style())),
-            false => Shown::Lines { last: Instant::now() },
+        let display = match io::stderr().is_terminal() {
+            true => Display::Bar(ProgressBar::new(all).with_style(style())),
+            false => Display::Lines { last: Instant::now() },
         };
-        Self { all, began: Instant::now(), shown }
+        Self { all, began: Instant::now(), display }
     }
 
     pub(super) fn at(&mut self, handled: u64) {
         let handled = handled.min(self.all);
-        match &mut self.shown {
-            Shown::Bar(bar) => bar.set_position(handled),
-            Shown::Lines { last } if last.elapsed() >= EVERY => {
+        match &mut self.display {
+            Display::Bar(bar) => bar.set_position(handled),
+            Display::Lines { last } if last.elapsed() >= PRINT_EVERY => {
                 *last = Instant::now();
                 eprintln!("{}", line(handled, self.all, self.began.elapsed()));
             }
-            Shown::Lines { .. } => {}
+            Display::Lines { .. } => {}
         }
     }
 
-    /// The end, whether or not everything was handled; what is printed next has a line of its own.
+    /// Ends the display, complete or not, so that the next output begins on a new line.
     pub(super) fn end(self, complete: bool) {
-        match self.shown {
-            Shown::Bar(bar) => {
+        match self.display {
+            Display::Bar(bar) => {
                 if complete {
                     bar.finish()
                 } else {
@@ -55,10 +55,10 @@ impl Progress {
                 }
                 eprintln!();
             }
-            Shown::Lines { .. } if complete => {
+            Display::Lines { .. } if complete => {
                 eprintln!("{}", line(self.all, self.all, self.began.elapsed()));
             }
-            Shown::Lines { .. } => {}
+            Display::Lines { .. } => {}
         }
     }
 }

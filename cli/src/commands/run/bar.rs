@@ -5,7 +5,7 @@ use ledgerline_event::Millis;
 use super::glyphs::Glyphs;
 use crate::commands::canvas::{Ink, Line};
 
-/// From the beginning of a run to its end, or to now, in so many cells.
+/// Maps the time from the beginning of a run to its end, or to now, to cells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     begin: Millis,
@@ -32,7 +32,7 @@ impl Scale {
         self.length
     }
 
-    /// Draws a span with both edges. What is too short to be seen has one cell.
+    /// Draws a span between both edges of the bar, at least one cell long.
     pub(super) fn draw(&self, line: Line, span: Span, ink: Ink, glyphs: &Glyphs) -> Line {
         let (first, last) = self.cells_of(span);
         let work = span.work_from.map_or(last, |from| self.floor(from).clamp(first, last.saturating_sub(1)));
@@ -47,16 +47,16 @@ impl Scale {
     /// The first cell of a span and the one after its last.
     fn cells_of(&self, span: Span) -> (usize, usize) {
         let first = self.floor(span.from).min(self.cells - 1);
-        let last = self.place(span.until).div_ceil(self.length);
+        let last = self.position(span.until).div_ceil(self.length);
         (first, usize::try_from(last).unwrap_or(self.cells).clamp(first + 1, self.cells))
     }
 
     fn floor(&self, at: Millis) -> usize {
-        usize::try_from(self.place(at) / self.length).unwrap_or(self.cells).min(self.cells)
+        usize::try_from(self.position(at) / self.length).unwrap_or(self.cells).min(self.cells)
     }
 
-    /// The place of a moment in parts of a cell, of which a cell has `length`.
-    fn place(&self, at: Millis) -> u64 {
+    /// The position of a moment, in units of which a cell has `length`.
+    fn position(&self, at: Millis) -> u64 {
         let since = at.get().saturating_sub(self.begin.get());
         since.saturating_mul(u64::try_from(self.cells).unwrap_or(u64::MAX))
     }

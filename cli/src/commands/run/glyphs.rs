@@ -1,4 +1,4 @@
-//! With which characters a run is drawn.
+//! The characters with which a run is drawn: blocks, or ASCII where the environment does not say UTF-8.
 
 use crate::commands::canvas::{Canvas, Ink, tidy};
 
@@ -16,7 +16,7 @@ pub(super) struct Glyphs {
     pub(super) wait: &'static str,
     /// At both ends of a bar.
     pub(super) edge: &'static str,
-    /// That something is missing.
+    /// Marks a text that was cut.
     cut: char,
 }
 
@@ -44,18 +44,18 @@ const ASCII: Glyphs = Glyphs {
     cut: '~',
 };
 
-/// How something looks at first sight.
+/// The symbol and colour of a run, step, hook or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Completed,
     Failed,
     Running,
     Waiting,
-    /// It ended without a result, and that is no failure: cancelled or abandoned.
+    /// It ended without a result and without a failure: cancelled or abandoned.
     Over,
 }
 
-/// What a run is drawn on, and with what.
+/// The canvas for a run, and its characters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paper {
     pub(super) canvas: Canvas,

@@ -1,4 +1,4 @@
-//! What is to be said of each step, hook and wait of a run.
+//! One row for each step, hook and wait of a run: its name, state, time span and note.
 
 use ledgerline_event::{
     Hook, HookState, Millis, RunState, RunView, Step, StepState, Wait, WaitFor, WaitOutcome, WaitState,
@@ -14,16 +14,16 @@ pub(super) struct Row {
     pub(super) look: Look,
     pub(super) name: String,
     pub(super) state: &'static str,
-    /// How often it was tried, if it is something that is.
+    /// How often a step was tried; hooks and waits are not.
     pub(super) tries: Option<u32>,
     pub(super) span: Span,
-    /// What else there is to know.
+    /// Its error, or what it waits for.
     pub(super) note: Option<String>,
 }
 
 /// All of them, in the order of their creation.
 pub(super) fn rows(view: &RunView<'_>, now: Millis) -> Vec<Row> {
-    // What the end of a run has left as it was is not under way any more.
+    // What is still open at the end of a run ended with it.
     let now = view.run.ended_at.unwrap_or(now);
     let steps = view.steps.iter().map(|step| of_step(step, now));
     let hooks = view.hooks.iter().map(|hook| of_hook(hook, now));
@@ -54,7 +54,7 @@ fn of_step(step: &Step, now: Millis) -> Row {
     let error = error_of(step.error.as_deref(), step.error_code.as_deref());
     let note = match (step.state, error) {
         (StepState::Pending, Some(error)) => {
-            let when = step.retry_after.map_or_else(|| "soon".into(), |at| moment("at", at, now));
+            let when = step.retry_after.map_or_else(|| "soon".into(), |at| relative_time("at", at, now));
             Some(format!("tries again {when}, after {error}"))
         }
         (StepState::Running, Some(error)) => Some(format!("after {error}")),
@@ -79,7 +79,7 @@ fn of_hook(hook: &Hook, now: Millis) -> Row {
             (
                 Look::Waiting,
                 now,
-                Some(format!("{received}`hook send {}` gives it one", in_shell(&hook.token))),
+                Some(format!("{received}`hook send {}` gives it one", shell_quoted(&hook.token))),
             )
         }
         HookState::Disposed => (Look::Completed, hook.disposed_at.unwrap_or(now), received),
@@ -113,12 +113,12 @@ fn of_wait(wait: &Wait, now: Millis) -> Row {
         state,
         tries: None,
         span: Span { from: wait.created_at, work_from: None, until: wait.completed_at.unwrap_or(now) },
-        note: (wait.state == WaitState::Waiting).then(|| what_is_missing(&wait.what, now)).flatten(),
+        note: (wait.state == WaitState::Waiting).then(|| awaited(&wait.what, now)).flatten(),
     }
 }
 
-/// A text as one types it.
-fn in_shell(text: &str) -> String {
+/// A text quoted for a shell.
+fn shell_quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/@".contains(&byte);
     if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
@@ -138,9 +138,9 @@ pub(super) fn wait_name(what: &WaitFor) -> String {
     }
 }
 
-/// Until when, and with what, something is waited for.
-fn what_is_missing(what: &WaitFor, now: Millis) -> Option<String> {
-    let until = what.due().map(|due| moment("until", due, now));
+/// What a wait waits for: until when, and for a match with which criteria.
+fn awaited(what: &WaitFor, now: Millis) -> Option<String> {
+    let until = what.due().map(|due| relative_time("until", due, now));
     let matching = match what {
         WaitFor::Event { match_criteria: Value::Object(fields), .. } if fields.is_empty() => None,
         WaitFor::Event { match_criteria, .. } => Some(format!("matching {match_criteria}")),
@@ -151,7 +151,7 @@ fn what_is_missing(what: &WaitFor, now: Millis) -> Option<String> {
 }
 
 /// `until 2026-01-03T15:22:19.640Z (in 3m 12s)`
-fn moment(word: &str, at: Millis, now: Millis) -> String {
+fn relative_time(word: &str, at: Millis, now: Millis) -> String {
     let far = match at.get().checked_sub(now.get()) {
         Some(ahead) => format!("in {}", times::in_words(ahead)),
         None => format!("{} ago", times::in_words(now.get() - at.get())),
@@ -163,7 +163,7 @@ fn moment(word: &str, at: Millis, now: Millis) -> String {
 pub(super) fn error_of(error: Option<&str>, code: Option<&str>) -> Option<String> {
     let parts: Vec<&str> = code.into_iter().chain(error).filter(|text| !text.is_empty()).collect();
     match (code, error) {
-        // What is abandoned says so twice.
+        // Some errors begin with their code already.
         (Some(code), Some(error)) if error.starts_with(code) => Some(error.to_owned()),
         _ => (!parts.is_empty()).then(|| parts.join(": ")),
     }

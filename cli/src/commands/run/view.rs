@@ -1,5 +1,5 @@
-//! A run as a picture: what it is, and when each of its steps, hooks and waits was. Pure: the same run at the same
-//! moment is the same lines.
+//! Draws a run: its fields, and a time line of its steps, hooks and waits. Pure: the same run at the same moment gives the same
+//! lines.
 
 use ledgerline_event::{Millis, RunState, RunView};
 
@@ -13,30 +13,30 @@ use crate::{
     times,
 };
 
-/// The widest that names, and the longest that bars are drawn.
+/// The widest column of names, and the longest and shortest bar.
 const WIDEST_NAME: usize = 60;
 const LONGEST_BAR: usize = 100;
 const SHORTEST_BAR: usize = 8;
 const STATE: usize = "conflicted".len();
 const TRIES: usize = "TRIES".len();
 const TOOK: usize = "23h 59m".len();
-/// Everything of a row but its name and its bar.
+/// The width of a row without its name and its bar.
 const FIXED: usize = 2 + 2 + STATE + 2 + TRIES + 2 + TOOK + 2 + 2;
 /// Lines that an error may take.
 const ERROR_LINES: usize = 12;
 
-/// What is known of a run beside its log.
+/// What the record of a run has in addition to its log.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beside<'a> {
+pub(super) struct RecordFields<'a> {
     /// An external runner executes it.
     pub(super) external: bool,
-    /// Why the last runner could not go on with it.
+    /// Why the last execution could not go on.
     pub(super) last_error: Option<&'a str>,
 }
 
-/// The whole picture.
-pub(super) fn draw(view: &RunView<'_>, beside: Beside<'_>, now: Millis, paper: &Paper) -> Vec<String> {
-    let mut lines = header(view, beside, now, paper);
+/// All lines.
+pub(super) fn draw(view: &RunView<'_>, record: RecordFields<'_>, now: Millis, paper: &Paper) -> Vec<String> {
+    let mut lines = header(view, record, now, paper);
     // The last line of a terminal stays free for the cursor; three more are between the header and the rows.
     let height = paper.canvas.height.saturating_sub(1).max(1);
     let room = height.saturating_sub(lines.len() + 3);
@@ -54,12 +54,12 @@ pub(super) fn elapsed(view: &RunView<'_>, now: Millis) -> String {
     times::in_words(until.get().saturating_sub(view.run.created_at.get()))
 }
 
-fn header(view: &RunView<'_>, beside: Beside<'_>, now: Millis, paper: &Paper) -> Vec<Line> {
+fn header(view: &RunView<'_>, record: RecordFields<'_>, now: Millis, paper: &Paper) -> Vec<Line> {
     let run = &view.run;
     let version = run.workflow_version.as_ref().map(|version| format!(", version {version}"));
-    let elsewhere = if beside.external { ", executed elsewhere" } else { "" };
+    let elsewhere = if record.external { ", executed elsewhere" } else { "" };
     let took = match run.state {
-        RunState::Pending => format!("nobody has begun it for {}", elapsed(view, now)),
+        RunState::Pending => format!("no runner has begun it for {}", elapsed(view, now)),
         RunState::Running => format!("{} so far", elapsed(view, now)),
         RunState::Completed | RunState::Failed | RunState::Cancelled => elapsed(view, now),
     };
@@ -84,7 +84,7 @@ fn header(view: &RunView<'_>, beside: Beside<'_>, now: Millis, paper: &Paper) ->
         lines.extend(value.map(|value| label(name).with(Ink::Plain, paper.cut(&value, room))));
     }
     let error = error_of(run.error.as_deref(), run.error_code.as_deref());
-    let trouble = beside.last_error.map(str::to_owned);
+    let trouble = record.last_error.map(str::to_owned);
     for (name, text) in [("error", error), ("trouble", trouble)] {
         let parts = wrapped(&text.unwrap_or_default(), room);
         for (position, part) in parts.into_iter().take(ERROR_LINES).enumerate() {
@@ -116,7 +116,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// The steps, hooks and waits, as many as there is room for.
 fn timeline(mut rows: Vec<Row>, view: &RunView<'_>, now: Millis, paper: &Paper, room: usize) -> Vec<Line> {
-    let hidden = fold(&mut rows, room);
+    let hidden = leave_out(&mut rows, room);
     let width = paper.canvas.width.saturating_sub(FIXED);
     let widest = rows.iter().map(|row| columns(&row.name)).max().unwrap_or_default();
     let most = width.saturating_sub(SHORTEST_BAR).min(width * 3 / 5).min(WIDEST_NAME);
@@ -165,15 +165,15 @@ fn row_lines(row: Row, names: usize, scale: &Scale, paper: &Paper) -> Vec<Line> 
     std::iter::once(scale.draw(line, row.span, ink, &paper.glyphs)).chain(note).collect()
 }
 
-/// Leaves out what ended first until the rest fits; answers how many those are.
-fn fold(rows: &mut Vec<Row>, room: usize) -> usize {
+/// Leaves out the rows that ended first until the rest fits; returns how many.
+fn leave_out(rows: &mut Vec<Row>, room: usize) -> usize {
     let height = |row: &Row| 1 + usize::from(row.note.is_some());
     let mut lines: usize = rows.iter().map(height).sum();
     let all = rows.len();
     if lines <= room {
         return 0;
     }
-    // What is under way goes only if there is nothing else.
+    // Rows under way are left out last.
     let mut order: Vec<usize> = (0..all).collect();
     let under_way =
         |row: &Row| matches!(row.look, super::glyphs::Look::Running | super::glyphs::Look::Waiting);

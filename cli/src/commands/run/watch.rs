@@ -3,32 +3,35 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use ledgerline_dispatch::{Dispatch, DispatchError, LogEntry, RunRecord};
 use ledgerline_event::{LogEvent, Millis, Name, RunEntity, RunEventType, RunHistory, RunState, RunView};
 use ledgerline_ledger::system_clock;
+use ledgerline_outbox::DispatchError;
+use ledgerline_runs::{LogEntry, RunRecord};
+use ledgerline_stage::Stage;
 use serde_json::Value;
 
 use super::{
     glyphs::Paper,
     rows::{error_of, hook_name, wait_name},
-    view::{Beside, draw, elapsed},
+    view::{RecordFields, draw, elapsed},
 };
 use crate::{
-    commands::{canvas::Screen, job::LEFT},
+    commands::{
+        canvas::Screen,
+        watching::{FailedPolls, until_interrupted},
+    },
     output::{Output, on_one_line},
     times,
 };
 
-/// How often it looks.
-const LOOK: Duration = Duration::from_millis(200);
-/// How many polls in a row may get no answer before the watch gives up.
-const UNANSWERED: u32 = 10;
+/// How often the watch polls.
+const POLL_EVERY: Duration = Duration::from_millis(200);
 /// After a run has been pending this long, the watch suggests that no runner is running.
-const ALONE_MS: u64 = 10_000;
+const HINT_AFTER_MS: u64 = 10_000;
 
-/// What there was to see so far.
+/// What the watch has read and shown.
 #[derive(Default)]
-struct Seen {
+struct RunWatch {
     history: RunHistory,
     /// The last entry of the log that was read.
     sequence: u64,
@@ -38,61 +41,48 @@ struct Seen {
 
 /// Watches until the run ends; the exit code says how.
 pub(super) async fn watch(
-    dispatch: &Dispatch,
+    dispatch: &Stage,
     tenant: &Name,
     run_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    tokio::select! {
-        ended = until_it_ends(dispatch, tenant, run_id, output) => ended,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted?;
-            eprintln!("\nThe run goes on. `run show {run_id} --watch` comes back to it.");
-            Ok(ExitCode::from(LEFT))
-        }
-    }
+    let how_to_return = format!("The run goes on. `run show {run_id} --watch` comes back to it.");
+    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, run_id, output)), how_to_return).await
 }
 
-async fn until_it_ends(
-    dispatch: &Dispatch,
+async fn watch_until_ended(
+    dispatch: &Stage,
     tenant: &Name,
     run_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let mut seen = Seen::default();
-    let mut unanswered = 0;
+    let mut watched = RunWatch::default();
+    let mut failed_polls = FailedPolls::default();
     loop {
-        let (run, news) = match look(dispatch, tenant, run_id, seen.sequence).await {
-            Ok(found) => found,
-            // The run goes on without the watch, so a few polls without an answer do no harm.
-            Err(DispatchError::Store(error)) if unanswered < UNANSWERED => {
-                tracing::warn!(%error, "no answer; looking again");
-                unanswered += 1;
-                tokio::time::sleep(LOOK).await;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
+        let answer = poll(dispatch, tenant, run_id, watched.sequence).await;
+        let Some((run, entries)) = failed_polls.tolerate(answer)? else {
+            tokio::time::sleep(POLL_EVERY).await;
+            continue;
         };
-        unanswered = 0;
         let now = system_clock()();
         let paper = if output.is_json() { None } else { Paper::of_terminal() };
-        for event in seen.take(news)? {
+        for event in watched.apply(entries)? {
             match output.is_json() {
                 true => output.json_line(&event)?,
-                false if paper.is_none() => output.line(&line(&event, &seen.history))?,
+                false if paper.is_none() => output.line(&event_line(&event, &watched.history))?,
                 false => {}
             }
         }
-        let Some(view) = seen.history.view() else { continue };
+        let Some(view) = watched.history.view() else { continue };
         match paper {
             Some(paper) => {
-                let beside = Beside { external: run.external, last_error: run.last_error.as_deref() };
-                let mut lines = draw(&view, beside, now, &paper);
+                let fields = RecordFields { external: run.external, last_error: run.last_error.as_deref() };
+                let mut lines = draw(&view, fields, now, &paper);
                 lines.extend(hint(&run, now).map(str::to_owned));
-                seen.screen.draw(lines)?;
+                watched.screen.draw(lines)?;
             }
-            None if !seen.hinted => {
-                seen.hinted = hint(&run, now).inspect(|hint| eprintln!("{hint}")).is_some()
+            None if !watched.hinted => {
+                watched.hinted = hint(&run, now).inspect(|hint| eprintln!("{hint}")).is_some()
             }
             None => {}
         }
@@ -104,25 +94,25 @@ async fn until_it_ends(
             let completed = view.run.state == RunState::Completed;
             return Ok(if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
-async fn look(
-    dispatch: &Dispatch,
+async fn poll(
+    dispatch: &Stage,
     tenant: &Name,
     run_id: &str,
     after: u64,
 ) -> Result<(RunRecord, Vec<LogEntry>), DispatchError> {
-    let run = dispatch.known_run(tenant, run_id).await?;
-    Ok((run, dispatch.log_entries(tenant, run_id, after).await?))
+    let run = dispatch.runs.logs.known_run(tenant, run_id).await?;
+    Ok((run, dispatch.runs.logs.log_entries(tenant, run_id, after).await?))
 }
 
-impl Seen {
-    /// Takes in what is new; answers its events.
-    fn take(&mut self, news: Vec<LogEntry>) -> anyhow::Result<Vec<LogEvent>> {
+impl RunWatch {
+    /// Applies new entries of the log; returns their events.
+    fn apply(&mut self, entries: Vec<LogEntry>) -> anyhow::Result<Vec<LogEvent>> {
         let mut events = Vec::new();
-        for entry in news {
+        for entry in entries {
             entry.events.iter().try_for_each(|event| self.history.apply(event))?;
             self.sequence = entry.sequence;
             events.extend(entry.events);
@@ -131,10 +121,10 @@ impl Seen {
     }
 }
 
-/// What to look at if nothing happens.
+/// What to check if nothing happens.
 fn hint(run: &RunRecord, now: Millis) -> Option<&'static str> {
     let waits = run.state == RunState::Pending && !run.external;
-    let alone = waits && now.get().saturating_sub(run.created_at.get()) > ALONE_MS;
+    let alone = waits && now.get().saturating_sub(run.created_at.get()) > HINT_AFTER_MS;
     alone.then_some("No runner takes it: `doctor` says whether all is well.")
 }
 
@@ -156,8 +146,8 @@ fn conclusion(view: &RunView<'_>, now: Millis) -> String {
     }
 }
 
-/// An event on one line. `history` has been told of it.
-fn line(event: &LogEvent, history: &RunHistory) -> String {
+/// An event on one line. `history` contains it already.
+fn event_line(event: &LogEvent, history: &RunHistory) -> String {
     let parts = [
         event.timestamp.to_rfc3339(),
         format!("{:<14}", event.event_type.as_str()),

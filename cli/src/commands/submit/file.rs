@@ -1,13 +1,13 @@
-//! What is submitted, as people write it: YAML or JSON. A mistake names the file, the task and the field.
+//! Parses the file of `submit` and `job add`, in YAML or JSON. An error names the file, the task and the field.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use ledgerline_dispatch::{JobSubmission, SubmittedJobTask, TaskSubmission};
+use ledgerline_jobs::{JobSubmission, SubmittedJobTask, TaskSubmission};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::commands::given;
+use crate::commands::input;
 
 /// A job or a task.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(in crate::commands) enum Submission {
     Task(TaskSubmission),
 }
 
-/// A file as errors call it.
+/// The name of a file in errors.
 pub(in crate::commands) fn shown_name(path: &Path) -> String {
     match path == Path::new("-") {
         true => "standard input".into(),
@@ -26,21 +26,21 @@ pub(in crate::commands) fn shown_name(path: &Path) -> String {
 
 /// The job or the task in a file.
 pub(in crate::commands) fn read_submission(path: &Path) -> anyhow::Result<Submission> {
-    let text = given::file("FILE", path)?;
+    let text = input::file("FILE", path)?;
     parse_submission(&text, path).with_context(|| shown_name(path))
 }
 
 /// The tasks in a file.
 pub(in crate::commands) fn read_tasks(path: &Path) -> anyhow::Result<Vec<SubmittedJobTask>> {
-    let text = given::file("FILE", path)?;
+    let text = input::file("FILE", path)?;
     parse_tasks(&text, path).with_context(|| shown_name(path))
 }
 
 fn parse_submission(text: &str, path: &Path) -> anyhow::Result<Submission> {
-    let value = under_tasks(value(text, path)?);
+    let value = under_tasks(parse_value(text, path)?);
     match &value {
-        Value::Object(fields) if fields.contains_key("tasks") => Ok(Submission::Job(typed(value)?)),
-        Value::Object(fields) if fields.contains_key("name") => Ok(Submission::Task(typed(value)?)),
+        Value::Object(fields) if fields.contains_key("tasks") => Ok(Submission::Job(deserialize(value)?)),
+        Value::Object(fields) if fields.contains_key("name") => Ok(Submission::Task(deserialize(value)?)),
         Value::Object(_) => bail!(
             "has neither `tasks`, which makes it a job, nor `name`, which makes it a task; `submit --help` shows both"
         ),
@@ -55,20 +55,20 @@ fn parse_tasks(text: &str, path: &Path) -> anyhow::Result<Vec<SubmittedJobTask>>
     struct Tasks {
         tasks: Vec<SubmittedJobTask>,
     }
-    let value = under_tasks(value(text, path)?);
+    let value = under_tasks(parse_value(text, path)?);
     if !value.is_object() {
         bail!("a list of tasks is expected; `job add --help` shows what they look like");
     }
-    Ok(typed::<Tasks>(value)?.tasks)
+    Ok(deserialize::<Tasks>(value)?.tasks)
 }
 
-/// A list is the tasks of a job.
+/// Treats a bare list as the tasks of a job.
 fn under_tasks(value: Value) -> Value {
     if value.is_array() { json!({ "tasks": value }) } else { value }
 }
 
-/// What a text says, whichever of the two it is.
-fn value(text: &str, path: &Path) -> anyhow::Result<Value> {
+/// Parses JSON or YAML, by the extension or else by the first character.
+fn parse_value(text: &str, path: &Path) -> anyhow::Result<Value> {
     let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
     let is_json = match extension.as_deref() {
         Some("json") => true,
@@ -85,19 +85,19 @@ fn value(text: &str, path: &Path) -> anyhow::Result<Value> {
     serde_json::to_value(yaml).context("has something that JSON has not")
 }
 
-fn typed<T: DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+fn deserialize<T: DeserializeOwned>(value: Value) -> anyhow::Result<T> {
     serde_path_to_error::deserialize(&value).map_err(|error| {
-        let place = place(error.path(), &value);
+        let location = location(error.path(), &value);
         let problem = error.into_inner().to_string();
         let hint = hint(&problem);
-        anyhow::anyhow!("{place}{problem}{hint}")
+        anyhow::anyhow!("{location}{problem}{hint}")
     })
 }
 
-/// Where it is, the task by its id if it has one.
-fn place(path: &serde_path_to_error::Path, value: &Value) -> String {
+/// Where an error is, with the id of the task if it has one.
+fn location(path: &serde_path_to_error::Path, value: &Value) -> String {
     use serde_path_to_error::Segment;
-    let mut place = String::new();
+    let mut location = String::new();
     let mut segments = path.iter().peekable();
     if let Some(Segment::Map { key }) = segments.peek()
         && key == "tasks"
@@ -106,12 +106,12 @@ fn place(path: &serde_path_to_error::Path, value: &Value) -> String {
         match segments.next() {
             Some(Segment::Seq { index }) => {
                 let number = index + 1;
-                place = match value["tasks"][*index]["taskId"].as_str() {
+                location = match value["tasks"][*index]["taskId"].as_str() {
                     Some(id) => format!("task {number}, `{id}`: "),
                     None => format!("task {number}: "),
                 };
             }
-            _ => place = "tasks: ".into(),
+            _ => location = "tasks: ".into(),
         }
     }
     let mut field = String::new();
@@ -125,13 +125,13 @@ fn place(path: &serde_path_to_error::Path, value: &Value) -> String {
             Segment::Unknown => {}
         }
     }
-    match field.is_empty() || place.ends_with(&format!("{field}: ")) {
-        true => place,
-        false => format!("{place}{field}: "),
+    match field.is_empty() || location.ends_with(&format!("{field}: ")) {
+        true => location,
+        false => format!("{location}{field}: "),
     }
 }
 
-/// What to do about the mistakes that are made most often.
+/// A hint for common mistakes.
 fn hint(problem: &str) -> &'static str {
     let Some(found) = problem.strip_prefix("invalid type: ") else { return "" };
     let number = ["integer", "floating point", "boolean"].iter().any(|kind| found.starts_with(kind));

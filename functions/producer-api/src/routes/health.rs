@@ -1,7 +1,6 @@
-//! `GET /api/health`: whether the ledger can be written and read, and whether its drainers move. Without a
-//! key only the bare answer, for load balancers; with one, what was looked at. A drainer that
-//! stands still is one tenant's trouble, and sending callers elsewhere would not mend it: the
-//! answer says so, with the status 200.
+//! `GET /api/health`: whether the ledger can be written and read, and whether its drainers move. A caller without a key, such as a load
+//! balancer, gets the word alone; one with a key gets the checks behind it. A stalled drainer is one tenant's trouble, and another
+//! process would not mend it, so that answer has the status 200.
 
 use std::sync::Arc;
 
@@ -10,15 +9,17 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode, header::AUTHORIZATION},
 };
-use ledgerline_dispatch::{DrainerState, NoteKind};
+use ledgerline_drains::DrainerState;
 use ledgerline_event::{Name, keys::Scope};
-use ledgerline_ledger::{EventQuery, StoreError, control::api_key::KeyScope};
+use ledgerline_ledger::EventQuery;
+use ledgerline_stage::NoteKind;
+use ledgerline_store::{KeyScope, StoreError};
 use serde_json::{Value, json};
 
 use crate::{Api, Level, problem::Problem};
 
-/// Counting stops here: more than enough to be alarmed.
-const MANY: usize = 100;
+/// Failed deliveries are counted up to here.
+const MAX_COUNTED: usize = 100;
 
 pub(crate) async fn health(
     State(api): State<Arc<Api>>,
@@ -28,33 +29,37 @@ pub(crate) async fn health(
         true => Some(api.caller(&headers, KeyScope::Read).await?),
         false => None,
     };
-    // Without a key only what costs next to nothing: anybody may ask, and as often as they like.
-    let asker = tenant.as_ref().unwrap_or(&api.emitter.origin().tenant);
-    let events = api.newest(asker).await;
+    // Without a key the checks cost next to nothing, since every process may call, as often as it likes.
+    let checked_tenant = tenant.as_ref().unwrap_or(&api.emitter.origin().tenant);
+    let events = api.newest(checked_tenant).await;
     let failures = match tenant {
-        Some(_) => api.control.failures(asker, false, MANY, None).await.map(|page| page.items.len()),
-        None => api.control.marker(asker, "health", (api.clock)()).await.map(|_| 0),
+        Some(_) => api
+            .failed_deliveries
+            .list(checked_tenant, false, MAX_COUNTED, None)
+            .await
+            .map(|page| page.items.len()),
+        None => api.markers.get(checked_tenant, "health", (api.clock)()).await.map(|_| 0),
     };
     let drainers = match tenant {
-        Some(_) => api.dispatch.drainer_states(asker).await,
+        Some(_) => api.dispatch.drains.drainer_states(checked_tenant).await,
         None => Ok(Vec::new()),
     };
     let attention = match (&tenant, &drainers) {
-        (Some(tenant), Ok(states)) => api.dispatch.attention(tenant, states).await,
+        (Some(tenant), Ok(states)) => api.dispatch.attention.attention(tenant, states).await,
         _ => Ok(Vec::new()),
     };
     let report = api.health.report(&api.control, (api.clock)()).await;
     let answers = events.is_ok() && failures.is_ok() && drainers.is_ok() && attention.is_ok();
     let late = attention.iter().flatten().any(|note| note.kind == NoteKind::LateSweep);
     let stalled = drainers.iter().flatten().any(|state| state.stalled);
-    let (status, word) = match (answers, report.level()) {
+    let (status, level) = match (answers, report.level()) {
         (false, _) | (true, Some(Level::Down)) => (StatusCode::SERVICE_UNAVAILABLE, "down"),
         (true, Some(Level::Degraded)) => (StatusCode::OK, "degraded"),
         (true, None | Some(Level::Note)) if stalled => (StatusCode::OK, "stalled"),
         (true, None | Some(Level::Note)) if late => (StatusCode::OK, "degraded"),
         (true, None | Some(Level::Note)) => (StatusCode::OK, "ok"),
     };
-    let mut answer = json!({ "status": word });
+    let mut answer = json!({ "status": level });
     if tenant.is_some() {
         let check = |problem: Option<String>| json!({ "ok": problem.is_none(), "problem": problem });
         answer["stage"] = json!(api.names.stage);

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State, rejection::PathRejection},
+    extract::State,
     http::{HeaderMap, StatusCode, header::AUTHORIZATION},
 };
-use ledgerline_dispatch::{HookAnswer, HookPayload};
 use ledgerline_event::Name;
-use ledgerline_ledger::control::api_key::KeyScope;
+use ledgerline_runs::{HookAnswer, HookPayload};
+use ledgerline_store::KeyScope;
 use serde::Serialize;
 
-use crate::{Api, body, idempotency, problem::Problem};
+use crate::{Api, idempotency_key, json_body, problem::Problem, query_params::PathId};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,20 +26,20 @@ pub(crate) struct Received {
 pub(crate) async fn receive(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    token: Result<Path<String>, PathRejection>,
+    token: Result<PathId, Problem>,
     body: Body,
 ) -> Result<(StatusCode, Json<Received>), Problem> {
     let unknown = || Problem::new(StatusCode::NOT_FOUND, "hooks: no hook has this token");
     // No hook has a token that is not a valid name. The sender gets the same answer as for an unknown token.
-    let token = token.ok().and_then(|Path(token)| Name::new("token", token).ok()).ok_or_else(unknown)?;
+    let token = token.ok().and_then(|PathId(token)| Name::new("token", token).ok()).ok_or_else(unknown)?;
     let caller = match headers.contains_key(AUTHORIZATION) {
         true => Some(api.caller(&headers, KeyScope::Write).await),
         false => None,
     };
     let tenant = caller.as_ref().and_then(|caller| caller.as_ref().ok());
-    let idempotency_key = idempotency::key(&headers)?;
-    let payload = HookPayload { payload: body::read_any(body).await?, idempotency_key };
-    match api.dispatch.receive_by_hook(tenant, &token, payload).await? {
+    let idempotency_key = idempotency_key::read(&headers)?;
+    let payload = HookPayload { payload: json_body::read_any(body).await?, idempotency_key };
+    match api.dispatch.hooks.receive_by_hook(tenant, &token, payload).await? {
         HookAnswer::Received { run_id, event_id, collapsed } => {
             Ok((StatusCode::ACCEPTED, Json(Received { run_id, event_id, collapsed })))
         }

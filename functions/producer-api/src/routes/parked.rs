@@ -1,49 +1,45 @@
-//! Parked starts: what did not start, starting it after all, giving it up.
+//! Parked starts: listing them, retrying one, and dropping one.
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::{Path, Query, State, rejection::PathRejection},
-};
-use ledgerline_dispatch::{ParkedPage, ParkedStart, Retried};
+use axum::{Json, extract::State};
+use ledgerline_drains::{ParkedPage, ParkedStart, Retried};
 
-use super::listing::{Asked, Open};
 use crate::{
     Api,
     access::{MayAdminister, MayRead},
     problem::Problem,
+    query_params::{OpenFilter, PathId, QueryParams},
 };
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    asked: Asked<Open>,
+    QueryParams(params): QueryParams<OpenFilter>,
 ) -> Result<Json<ParkedPage>, Problem> {
-    let Query(asked) = asked?;
-    Ok(Json(api.dispatch.parked(&tenant, asked.all, asked.limit()?, asked.cursor()?).await?))
+    Ok(Json(api.dispatch.parked().parked(&tenant, params.all, params.limit()?, params.cursor()?).await?))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    id: Result<Path<String>, PathRejection>,
+    PathId(id): PathId,
 ) -> Result<Json<ParkedStart>, Problem> {
-    Ok(Json(api.dispatch.parked_start(&tenant, &id?.0).await?))
+    Ok(Json(api.dispatch.parked().parked_start(&tenant, &id).await?))
 }
 
 pub(crate) async fn retry(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    id: Result<Path<String>, PathRejection>,
+    PathId(id): PathId,
 ) -> Result<Json<Retried>, Problem> {
-    Ok(Json(api.dispatch.retry(&tenant, &id?.0).await?))
+    Ok(Json(api.dispatch.drains.retry(&tenant, &id).await?))
 }
 
 pub(crate) async fn drop(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    id: Result<Path<String>, PathRejection>,
+    PathId(id): PathId,
 ) -> Result<Json<ParkedStart>, Problem> {
-    Ok(Json(api.dispatch.drop_parked(&tenant, &id?.0).await?))
+    Ok(Json(api.dispatch.drains.drop_parked(&tenant, &id).await?))
 }

@@ -1,77 +1,74 @@
-//! Runs: starting one, how runs fare, cancelling one, and driving one from elsewhere, event by event.
+//! Runs: starting one, the states of runs, cancelling one, and driving an external run event by event.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     Json,
-    body::Body,
-    extract::{Path, Query, State, rejection::PathRejection},
+    extract::State,
     http::{HeaderMap, StatusCode},
 };
-use ledgerline_dispatch::{ForeignEvent, LogPlace, RunDetails, RunPage, RunSubmission, ShownRun, StartedRun};
 use ledgerline_event::{Invalid, Name, RunState};
+use ledgerline_runs::{ExternalEvent, LogPlace, RunDetails, RunPage, RunSubmission, RunSummary, StartedRun};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::listing::{Asked, InState, Paging};
 use crate::{
     Api,
     access::{MayRead, MayWrite},
-    body, idempotency,
+    idempotency_key,
+    json_body::{JsonBody, JsonBodyOrDefault},
     problem::Problem,
+    query_params::{Paging, PathId, QueryParams, StateFilter},
 };
 
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
     MayWrite(tenant): MayWrite,
     headers: HeaderMap,
-    body: Body,
+    JsonBody(mut run): JsonBody<RunSubmission>,
 ) -> Result<(StatusCode, Json<StartedRun>), Problem> {
-    let mut run: RunSubmission = body::read(body).await?;
-    idempotency::fill_id(&headers, "runId", &mut run.run_id, Name::new)?;
-    let started = api.dispatch.start_run(&api.emitter_of(tenant), run).await?;
+    idempotency_key::fill_id(&headers, "runId", &mut run.run_id, Name::new)?;
+    let started = api.dispatch.runs.start_run(&api.emitter_of(tenant), run).await?;
     Ok((StatusCode::ACCEPTED, Json(started)))
 }
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    asked: Asked<InState<RunState>>,
+    QueryParams(params): QueryParams<StateFilter<RunState>>,
 ) -> Result<Json<RunPage>, Problem> {
-    let Query(asked) = asked?;
-    Ok(Json(api.dispatch.runs(&tenant, asked.state, asked.limit()?, asked.cursor.as_deref()).await?))
+    Ok(Json(api.dispatch.runs.runs(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    id: Result<Path<String>, PathRejection>,
-    asked: Asked<Show>,
+    PathId(id): PathId,
+    QueryParams(params): QueryParams<ShowParams>,
 ) -> Result<Json<RunDetails>, Problem> {
-    let (Path(id), Query(asked)) = (id?, asked?);
-    let ms = asked.wait_ms.unwrap_or(0);
+    let ms = params.wait_ms.unwrap_or(0);
     if ms > WAIT_MAX_MS {
         return Err(Invalid::new("waitMs", format!("is {ms}; at most {WAIT_MAX_MS} are allowed")).into());
     }
-    let run = api.dispatch.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
-    Ok(Json(api.dispatch.run_details(&tenant, run).await?))
+    let run = api.dispatch.runs.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
+    Ok(Json(api.dispatch.runs.run_details(&tenant, run).await?))
 }
 
 /// A request on AWS has half a minute.
 const WAIT_MAX_MS: u64 = 20_000;
 
-/// How a run is asked for.
+/// The query of `GET /api/runs/{id}`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Show {
-    /// How long to wait for its end before answering.
+pub(crate) struct ShowParams {
+    /// How long to wait for the end of the run before answering.
     #[serde(default)]
     wait_ms: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Cancel {
+pub(crate) struct CancelRequest {
     #[serde(default)]
     reason: Option<String>,
 }
@@ -79,35 +76,31 @@ struct Cancel {
 pub(crate) async fn cancel(
     State(api): State<Arc<Api>>,
     MayWrite(tenant): MayWrite,
-    id: Result<Path<String>, PathRejection>,
-    body: Body,
-) -> Result<Json<ShownRun>, Problem> {
-    let Path(id) = id?;
-    let cancel: Cancel = body::read_or_default(body).await?;
-    Ok(Json(api.dispatch.cancel_run(&tenant, &id, cancel.reason.as_deref()).await?.into()))
+    PathId(id): PathId,
+    JsonBodyOrDefault(request): JsonBodyOrDefault<CancelRequest>,
+) -> Result<Json<RunSummary>, Problem> {
+    Ok(Json(api.dispatch.runs.cancel_run(&tenant, &id, request.reason.as_deref()).await?.into()))
 }
 
 pub(crate) async fn events(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    id: Result<Path<String>, PathRejection>,
-    paging: Asked<Paging>,
+    PathId(id): PathId,
+    QueryParams(paging): QueryParams<Paging>,
 ) -> Result<Json<Value>, Problem> {
-    let (Path(id), Query(paging)) = (id?, paging?);
     let from = paging.cursor.as_deref().map(LogPlace::from_str).transpose()?.unwrap_or_default();
-    let (items, next) = api.dispatch.run_events_from(&tenant, &id, from, paging.limit()?).await?;
+    let (items, next) = api.dispatch.runs.run_events_from(&tenant, &id, from, paging.limit()?).await?;
     Ok(Json(json!({ "items": items, "cursor": next.map(|next| next.to_string()) })))
 }
 
 pub(crate) async fn append(
     State(api): State<Arc<Api>>,
     MayWrite(tenant): MayWrite,
-    id: Result<Path<String>, PathRejection>,
-    body: Body,
+    PathId(id): PathId,
+    JsonBody(event): JsonBody<ExternalEvent>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let Path(id) = id?;
-    let event: ForeignEvent = body::read(body).await?;
-    let (event, history) = api.dispatch.append_foreign(&api.emitter_of(tenant), &id, event).await?;
+    let (event, history) =
+        api.dispatch.external_runs.append_external(&api.emitter_of(tenant), &id, event).await?;
     // `{"step": {…}}`, so that the answer names what the event is about.
     let mut answer = json!(history.entity(event.event_type.entity(), &event.correlation_id));
     answer["event"] = json!(event);

@@ -1,14 +1,9 @@
-//! Subscriptions: which events start what, and trying them before they do.
+//! Subscriptions: which events start what, and testing them on an event.
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    body::Body,
-    extract::{Path, State, rejection::PathRejection},
-    http::StatusCode,
-};
-use ledgerline_dispatch::{NewSubscription, SampleEvent, SubscriptionChange};
+use axum::{Json, extract::State, http::StatusCode};
+use ledgerline_drains::{NewSubscription, SampleEvent, SubscriptionChange};
 use ledgerline_event::{Event, Name};
 use ledgerline_ledger::{EventFilter, Order};
 use ledgerline_subscription::Subscription;
@@ -18,84 +13,82 @@ use serde_json::{Value, json};
 use crate::{
     Api,
     access::{MayAdminister, MayRead},
-    body,
+    json_body::{JsonBody, JsonBodyOrDefault},
     problem::Problem,
+    query_params::PathId,
 };
 
-/// A search for the newest event of a type ends after so many pages.
+/// A search for the newest event of a type ends after this many pages.
 const MAX_PAGES: usize = 50;
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
 ) -> Result<Json<Value>, Problem> {
-    let items = api.dispatch.subscriptions(&tenant).await?;
+    let items = api.dispatch.registry().subscriptions(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    body: Body,
+    JsonBody(new): JsonBody<NewSubscription>,
 ) -> Result<(StatusCode, Json<Subscription>), Problem> {
-    let new: NewSubscription = body::read(body).await?;
-    Ok((StatusCode::CREATED, Json(api.dispatch.subscribe(&tenant, new).await?)))
+    Ok((StatusCode::CREATED, Json(api.dispatch.registry().subscribe(&tenant, new).await?)))
 }
 
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
-    id: Result<Path<String>, PathRejection>,
+    PathId(id): PathId,
 ) -> Result<Json<Subscription>, Problem> {
-    Ok(Json(api.dispatch.subscription(&tenant, &id?.0).await?))
+    Ok(Json(api.dispatch.registry().subscription(&tenant, &id).await?))
 }
 
 pub(crate) async fn change(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    id: Result<Path<String>, PathRejection>,
-    body: Body,
+    PathId(id): PathId,
+    JsonBody(change): JsonBody<SubscriptionChange>,
 ) -> Result<Json<Subscription>, Problem> {
-    let change: SubscriptionChange = body::read(body).await?;
-    Ok(Json(api.dispatch.change_subscription(&tenant, &id?.0, change).await?))
+    Ok(Json(api.dispatch.registry().change_subscription(&tenant, &id, change).await?))
 }
 
 pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    id: Result<Path<String>, PathRejection>,
+    PathId(id): PathId,
 ) -> Result<Json<Subscription>, Problem> {
-    Ok(Json(api.dispatch.unsubscribe(&tenant, &id?.0).await?))
+    Ok(Json(api.dispatch.registry().unsubscribe(&tenant, &id).await?))
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Trial {
+pub(crate) struct TestRequest {
     event_id: Option<String>,
     event: Option<SampleEvent>,
     #[serde(rename = "type")]
     event_type: Option<String>,
-    /// One more subscription, which is not stored.
+    /// One more subscription to test, which the API does not store.
     subscription: Option<NewSubscription>,
 }
 
 pub(crate) async fn test(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    body: Body,
+    JsonBodyOrDefault(request): JsonBodyOrDefault<TestRequest>,
 ) -> Result<Json<Value>, Problem> {
-    let trial: Trial = body::read_or_default(body).await?;
-    let nothing = |detail: &str| Problem::new(StatusCode::NOT_FOUND, detail);
-    let event = match (trial.event_id, trial.event, trial.event_type) {
-        (Some(id), None, None) => api.dispatch.event(&tenant, &id).await?,
-        (None, Some(sample), None) => api.dispatch.sample(&tenant, sample)?,
+    let not_found = |detail: &str| Problem::new(StatusCode::NOT_FOUND, detail);
+    let event = match (request.event_id, request.event, request.event_type) {
+        (Some(id), None, None) => api.dispatch.registry().event(&tenant, &id).await?,
+        (None, Some(sample), None) => api.dispatch.registry().sample(&tenant, sample)?,
         (None, None, Some(of_type)) => api
             .newest_of_type(&tenant, of_type)
             .await?
-            .ok_or_else(|| nothing("type: the ledger has no such event; pass an `event` instead"))?,
+            .ok_or_else(|| not_found("type: the ledger has no such event; pass an `event` instead"))?,
         (None, None, None) => {
-            let newest = api.dispatch.newest(&tenant).await?;
-            newest.ok_or_else(|| nothing("event: the ledger is empty; pass an `event` to try"))?
+            let newest = api.dispatch.registry().newest(&tenant).await?;
+            newest.ok_or_else(|| not_found("event: the ledger is empty; pass an `event` to try"))?
         }
         _ => {
             return Err(Problem::bad_request(
@@ -103,7 +96,7 @@ pub(crate) async fn test(
             ));
         }
     };
-    let items = api.dispatch.explain(&tenant, &event, trial.subscription).await?;
+    let items = api.dispatch.registry().explain(&tenant, &event, request.subscription).await?;
     Ok(Json(json!({ "event": event, "items": items })))
 }
 

@@ -1,14 +1,13 @@
-//! Workflow types: what subscriptions start, and starting it by hand.
+//! Workflow types, which subscriptions start, and starting one by hand.
 
 use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Body,
-    extract::{Path, State, rejection::PathRejection},
+    extract::State,
     http::{HeaderMap, StatusCode},
 };
-use ledgerline_dispatch::NewWorkflowType;
+use ledgerline_drains::NewWorkflowType;
 use ledgerline_subscription::WorkflowType;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -16,40 +15,41 @@ use serde_json::{Map, Value, json};
 use crate::{
     Api,
     access::{MayAdminister, MayRead, MayWrite},
-    body, idempotency,
+    idempotency_key,
+    json_body::{JsonBody, JsonBodyOrDefault},
     problem::Problem,
+    query_params::PathId,
 };
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
 ) -> Result<Json<Value>, Problem> {
-    let items = api.dispatch.workflow_types(&tenant).await?;
+    let items = api.dispatch.registry().workflow_types(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    body: Body,
+    JsonBody(new): JsonBody<NewWorkflowType>,
 ) -> Result<(StatusCode, Json<WorkflowType>), Problem> {
-    let new: NewWorkflowType = body::read(body).await?;
     let made = new.created_at((api.clock)())?;
-    api.dispatch.register(&tenant, &made).await?;
+    api.dispatch.registry().register(&tenant, &made).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
 pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
     MayAdminister(tenant): MayAdminister,
-    workflow_type: Result<Path<String>, PathRejection>,
+    PathId(workflow_type): PathId,
 ) -> Result<Json<WorkflowType>, Problem> {
-    Ok(Json(api.dispatch.unregister(&tenant, &workflow_type?.0).await?))
+    Ok(Json(api.dispatch.registry().unregister(&tenant, &workflow_type).await?))
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Start {
+pub(crate) struct StartRequest {
     #[serde(default)]
     input: Map<String, Value>,
 }
@@ -58,14 +58,16 @@ pub(crate) async fn start(
     State(api): State<Arc<Api>>,
     MayWrite(tenant): MayWrite,
     headers: HeaderMap,
-    workflow_type: Result<Path<String>, PathRejection>,
-    body: Body,
+    PathId(workflow_type): PathId,
+    JsonBodyOrDefault(request): JsonBodyOrDefault<StartRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let Path(workflow_type) = workflow_type?;
-    let start: Start = body::read_or_default(body).await?;
-    let key = idempotency::key(&headers)?;
-    let start = api.dispatch.start(&tenant, &workflow_type, start.input, "api:start", key.as_deref()).await?;
+    let key = idempotency_key::read(&headers)?;
+    let outcome = api
+        .dispatch
+        .drains
+        .start(&tenant, &workflow_type, request.input, "api:start", key.as_deref())
+        .await?;
     let answer =
-        json!({ "workflowType": workflow_type, "collapsed": start.collapsed, "started": start.started });
+        json!({ "workflowType": workflow_type, "collapsed": outcome.collapsed, "started": outcome.started });
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }

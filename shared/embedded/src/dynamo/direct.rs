@@ -9,7 +9,7 @@ use crate::Service;
 use crate::answer::respond;
 
 /// Carries out one of the operations that ledgers live on; `None` leaves it to the server.
-pub(super) fn carry_out(database: &Database, operation: &str, body: &[u8]) -> Option<Response> {
+pub(super) fn execute(database: &Database, operation: &str, body: &[u8]) -> Option<Response> {
     match operation {
         "GetItem" => run(body, |request| database.get_item(request)),
         "PutItem" => run(body, |request| database.put_item(request)),

@@ -17,6 +17,10 @@ use tokio::sync::oneshot;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
+/// dynoxide reads key conditions by recursion: 4,096 bytes of parentheses, which DynamoDB allows, take some megabytes. The system
+/// gives only what is used.
+const STACK_BYTES: usize = 64 * 1024 * 1024;
+
 /// The tables, and the ways to them.
 pub(super) struct Store {
     pub(super) database: Database,
@@ -64,11 +68,12 @@ pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads
     let store = Store { database: database.clone(), runtime: runtime.handle().clone() };
     let (stop_server, stopped) = oneshot::channel::<()>();
     // The thread serves whatever is spawned on its runtime, until the sender is dropped.
-    let server = std::thread::Builder::new().name("dynamodb".to_owned()).spawn(move || {
-        runtime.block_on(async move {
-            let _ = stopped.await;
+    let server =
+        std::thread::Builder::new().name("dynamodb".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            runtime.block_on(async move {
+                let _ = stopped.await;
+            });
         });
-    });
     let (stop_sweeps, sweeps_stopped) = mpsc::channel();
     let mut threads = vec![server.map_err(|e| e.to_string())?];
     if in_file {

@@ -1,5 +1,5 @@
-//! How many events may wait. Publishing is much faster than what the receivers do with an event: without a bound, events
-//! would be acknowledged minutes before they are handled.
+//! Bounds how many events may wait in a queue. Publishing is much faster than handling: without a bound, events would be acknowledged
+//! minutes before they are handled.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 
 mod listing;
 mod objects;
-mod unsigned;
+mod strip_signature;
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl S3 {
 
     /// Carries out one request.
     pub(crate) async fn handle(&self, mut parts: Parts, body: Bytes) -> Result<Response, Fault> {
-        let body = unsigned::strip(&mut parts, body)?;
+        let body = strip_signature::strip(&mut parts, body)?;
         let answer = self.0.call(Request::from_parts(parts, s3s::Body::from(body))).await;
         let answer = answer.map_err(|error| Fault::internal(format!("{error:?}")))?;
         Ok(answer.map(Body::new))

@@ -7,8 +7,8 @@ mod index;
 mod message;
 mod queues;
 mod rows;
+mod send_receive;
 mod settings;
-mod traffic;
 
 pub use error::QueueError;
 pub use index::Counts;

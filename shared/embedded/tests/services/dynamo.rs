@@ -82,3 +82,13 @@ async fn an_operation_that_is_not_there_is_refused_as_aws_would() {
     let error = world.dynamo.describe_limits().send().await.unwrap_err().into_service_error();
     assert_eq!(error.code(), Some("UnknownOperationException"), "{error:?}");
 }
+
+#[tokio::test]
+async fn a_key_condition_of_parentheses_is_refused_and_ends_nothing() {
+    let world = World::in_memory().await;
+    table(&world, "items").await;
+    let condition = format!("pk = :a AND {}", "(".repeat(4_000));
+    let query = world.dynamo.query().table_name("items").key_condition_expression(condition);
+    let error = query.expression_attribute_values(":a", text("x")).send().await.unwrap_err();
+    assert_eq!(error.code(), Some("ValidationException"), "{error:?}");
+}

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ledgerline_embedded::{Hook, Moment, Service, Verdict};
+use ledgerline_embedded::{Interceptor, Moment, Service, Verdict};
 
 use crate::dynamo::{table, text};
 use crate::world::World;
 
 /// Fails the first PutItem at the given moment.
-fn once(at: fn(Moment) -> bool) -> Hook {
+fn once(at: fn(Moment) -> bool) -> Interceptor {
     let armed = Arc::new(AtomicBool::new(true));
     Arc::new(move |call, moment| {
         let fails = call.operation == "PutItem" && at(moment) && armed.swap(false, Ordering::SeqCst);
@@ -35,21 +35,21 @@ async fn put_twice(world: &World) -> [bool; 2] {
 
 #[tokio::test]
 async fn a_request_failed_before_changes_nothing() {
-    let world = World::with_hook(once(|moment| moment == Moment::Before)).await;
+    let world = World::with_interceptor(once(|moment| moment == Moment::Before)).await;
     assert_eq!(put_twice(&world).await, [false, true]);
 }
 
 #[tokio::test]
 async fn a_lost_answer_leaves_the_write_applied() {
-    let world = World::with_hook(once(|moment| moment == Moment::After { status: 200 })).await;
+    let world = World::with_interceptor(once(|moment| moment == Moment::After { status: 200 })).await;
     assert_eq!(put_twice(&world).await, [true, false]);
 }
 
 #[tokio::test]
 async fn an_injected_fault_is_understood_in_every_protocol() {
-    let hook: Hook =
+    let interceptor: Interceptor =
         Arc::new(|_, _| Box::pin(async { Verdict::Fail { status: 503, code: "ServiceUnavailable".into() } }));
-    let world = World::with_hook(hook).await;
+    let world = World::with_interceptor(interceptor).await;
     use aws_sdk_sqs::error::ProvideErrorMetadata;
     let code = world.sqs.list_queues().send().await.unwrap_err().into_service_error();
     assert_eq!(code.code(), Some("ServiceUnavailable"));

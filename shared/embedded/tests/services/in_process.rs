@@ -64,7 +64,7 @@ async fn a_client_that_outlives_the_services_hears_so() {
 #[tokio::test]
 async fn a_receive_that_nobody_waits_for_takes_no_message() {
     let (comes, mut came) = tokio::sync::mpsc::unbounded_channel();
-    let world = World::with_hook(Arc::new(move |call, moment| {
+    let world = World::with_interceptor(Arc::new(move |call, moment| {
         if call.operation == "ReceiveMessage" && matches!(moment, Moment::Before) {
             comes.send(()).unwrap();
         }

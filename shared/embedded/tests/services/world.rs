@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_sqs::config::Credentials;
-use ledgerline_embedded::{Embedded, Hook, Options};
+use ledgerline_embedded::{Embedded, Interceptor, Options};
 
 pub(crate) struct World {
     pub(crate) embedded: Embedded,
@@ -23,21 +23,21 @@ impl World {
         Self::start(None, None).await
     }
 
-    pub(crate) async fn with_hook(hook: Hook) -> Self {
-        Self::start(None, Some(hook)).await
+    pub(crate) async fn with_interceptor(interceptor: Interceptor) -> Self {
+        Self::start(None, Some(interceptor)).await
     }
 
     pub(crate) async fn in_folder(folder: &Path) -> Self {
         Self::start(Some(folder), None).await
     }
 
-    async fn start(folder: Option<&Path>, hook: Option<Hook>) -> Self {
+    async fn start(folder: Option<&Path>, interceptor: Option<Interceptor>) -> Self {
         let now = Arc::new(AtomicU64::new(1_767_453_739_000));
         let clock = now.clone();
         let options = Options {
             data: folder.map(Into::into),
             clock: Arc::new(move || clock.load(Ordering::SeqCst)),
-            hook,
+            interceptor,
             ..Options::default()
         };
         let embedded = Embedded::start(options).await.unwrap();

@@ -1,8 +1,8 @@
-//! The one place that builds and parses the key attributes of an event item.
+//! Builds and parses the key attributes of an event item; no other module does.
 //!
-//! Every part is a [`Name`], which has no `#`, so a key splits back into its parts in one
-//! way only; a timestamp always has 13 digits, so keys sort as time. Of the sixteen
-//! attributes twelve differ: `GSI2PK` is `GSI3PK`, and `GSI4PK` to `GSI7PK` are one value.
+//! Every part is a [`Name`], which has no `#`, so a key splits back into its parts in one way only. A timestamp always has
+//! 13 digits, so keys sort by time. Twelve of the sixteen values differ: `GSI2PK` equals `GSI3PK`, and `GSI4PK` to `GSI7PK`
+//! are equal.
 
 mod range;
 
@@ -21,17 +21,17 @@ pub const ATTRIBUTES: [&str; 16] = [
 /// The fields that keys are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyFields<'a> {
-    /// Whose event it is.
+    /// The tenant whose event it is.
     pub tenant_id: &'a str,
     /// The application that sent it.
     pub app_name: &'a str,
-    /// What kind of thing it is about.
+    /// The type of the entity that it is about.
     pub entity_type: &'a str,
-    /// Which one.
+    /// The id of that entity.
     pub entity_id: &'a str,
-    /// What happened.
+    /// The type of the event.
     pub event_type: &'a str,
-    /// When.
+    /// When it happened.
     pub timestamp: Millis,
     /// The event's own id.
     pub event_id: &'a str,

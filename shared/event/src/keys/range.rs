@@ -1,4 +1,4 @@
-//! Which index answers which question, and the stretch of it that holds the answer.
+//! The index that answers a query, and the key range of the answer.
 
 use super::{Digits, KeyFields, Keys, join};
 use crate::Millis;
@@ -6,13 +6,13 @@ use crate::Millis;
 /// The base table or one of its seven indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// The base table: a tenant's own time line.
+    /// The base table: all events of a tenant by time.
     Base,
     /// `GSI1-index` … `GSI7-index`.
     Gsi(u8),
 }
 
-/// What is asked for. Every scope but the tenant's own names an index of its own.
+/// The events that a query asks for. Each scope has its own index; the tenant's is the base table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// Everything of the tenant (base table).
@@ -36,7 +36,7 @@ pub enum Scope<'a> {
 /// One partition of an index and two sort keys, both inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where to look.
+    /// The index.
     pub index: Index,
     /// The partition.
     pub pk: String,
@@ -90,7 +90,7 @@ impl Index {
 }
 
 impl Range {
-    /// The stretch for `scope` of `tenant` between two moments, both inclusive.
+    /// The range for `scope` of `tenant` between two moments, both inclusive.
     pub fn new(tenant: &str, scope: Scope<'_>, since: Millis, until: Millis) -> Self {
         let tenant_part = ["TENANT", tenant];
         let (index, pk, prefix): (Index, String, Vec<&str>) = match scope {

@@ -1,8 +1,8 @@
-//! What can happen to each entity of a run, so that every pair of state and change can be told apart.
+//! The changes that events make to each kind of entity, so that a `match` can cover every pair of state and change.
 
 use crate::{RunEntity, RunEventType};
 
-/// What an event does, and to what.
+/// The change that an event makes, by the kind of entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Run(RunChange),
@@ -66,13 +66,13 @@ impl Change {
     }
 }
 
-/// The states of one kind of entity and the ways between them.
+/// The states of one kind of entity and the legal transitions.
 pub(super) trait Lifecycle: Copy + 'static {
     type Change: Copy;
     const ENTITY: RunEntity;
     const STATES: &'static [Self];
 
-    /// The state after `change`, if that can happen in the state `before` (`None`: it is not there).
+    /// The state after `change` in the state `before` (`None`: the entity does not exist); `None` if that is illegal.
     fn after(before: Option<Self>, change: Self::Change) -> Option<Self>;
 
     fn text(self) -> &'static str;

@@ -1,18 +1,16 @@
-//! Checks that the events that an external runner appends have the form that this system reads. The history
-//! decides whether an event may follow the others.
+//! Checks the form of events that an external runner appends. The history decides whether an event may follow the others.
 
 use serde_json::{Map, Value};
 
 use super::WaitOutcome;
 use crate::{
     Invalid, LogDraft, Millis, Name, RunEntity, RunEventType, TEXT_MAX,
-    contain::{check_criteria, kind_of},
+    containment::{check_criteria, kind_of},
     id::Kind,
 };
 
-/// Checks an event that is to be appended; the error names the field. The correlation id is the entity's own:
-/// one of ours with the prefix of its kind, while a run's may be any name. What `event_data` holds beside the
-/// fields that are known is kept.
+/// Checks an event that is to be appended; the error names the field. The correlation id is the id of the entity: for a run
+/// any name, for the others the prefix of the kind and a ULID. Unknown fields of `event_data` are kept.
 pub fn read_draft(
     event_type: RunEventType,
     correlation_id: Option<&str>,
@@ -67,7 +65,7 @@ fn read_id(event_type: RunEventType, id: Option<&str>) -> Result<Name, Invalid> 
     Ok(id)
 }
 
-/// The fields of `eventData`, each asked for as errors name it.
+/// The fields of `eventData`, by the names that errors give them.
 struct Data<'a>(&'a Map<String, Value>);
 
 impl<'a> Data<'a> {
@@ -80,7 +78,7 @@ impl<'a> Data<'a> {
         self.get(field).ok_or_else(|| Invalid::new(field, "is missing"))
     }
 
-    /// Something that may be any JSON value, null too, but has to be said.
+    /// A field that must be there, with any JSON value, `null` included.
     fn any(&self, field: &'static str) -> Result<(), Invalid> {
         if self.0.contains_key(key(field)) {
             return Ok(());
@@ -209,7 +207,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// The key in `eventData` of a field that is named with it.
+/// The key in `eventData` of the field `eventData.<key>`.
 fn key(field: &'static str) -> &'static str {
     field.strip_prefix("eventData.").unwrap_or(field)
 }
@@ -218,7 +216,7 @@ fn wrong(field: &'static str, found: &Value, expected: &str) -> Invalid {
     Invalid::new(field, format!("is {}; {expected} is expected", kind_of(found)))
 }
 
-/// A number as it is; of anything else only what it is.
+/// A number itself; of other values their kind.
 fn brief(value: &Value) -> String {
     value.as_number().map_or_else(|| kind_of(value).to_owned(), ToString::to_string)
 }
@@ -368,7 +366,7 @@ mod tests {
         };
         let step = id(RunEventType::StepCreated);
         assert!(read(RunEventType::StepCreated, Some(&step)).is_ok());
-        assert!(read(RunEventType::RunCreated, Some("order-17")).is_ok(), "runs have ids of anybody");
+        assert!(read(RunEventType::RunCreated, Some("order-17")).is_ok(), "the id of a run may be any name");
         for (event_type, id, expected) in [
             (
                 RunEventType::StepCreated,

@@ -8,10 +8,9 @@ use super::{
 };
 use crate::{LogDraft, LogEvent, Millis, Name, RunEventType};
 
-/// What the log of a run says so far.
+/// The run and its entities, folded from the log.
 ///
-/// It keeps what the API shows of each entity. Inputs of steps, payloads of hooks and the data of events stay in
-/// the log.
+/// It keeps the fields that the API shows. Inputs of steps, payloads of hooks and the data of events stay in the log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunHistory {
     run: Option<Run>,
@@ -19,7 +18,7 @@ pub struct RunHistory {
     hooks: InOrder<Hook>,
     waits: InOrder<Wait>,
     /// The sent events that waits have taken.
-    had: HashSet<Name>,
+    taken_events: HashSet<Name>,
     last_at: Option<Millis>,
 }
 
@@ -27,37 +26,37 @@ pub struct RunHistory {
 #[derive(Clone, Debug, PartialEq)]
 pub struct InOrder<T> {
     items: Vec<T>,
-    places: HashMap<String, usize>,
+    positions: HashMap<String, usize>,
 }
 
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), places: HashMap::new() }
+        Self { items: Vec::new(), positions: HashMap::new() }
     }
 }
 
 impl<T> InOrder<T> {
-    /// The one with this id.
+    /// The entity with this id.
     pub fn get(&self, id: &str) -> Option<&T> {
-        self.places.get(id).and_then(|place| self.items.get(*place))
+        self.positions.get(id).and_then(|position| self.items.get(*position))
     }
 
-    /// All of them.
+    /// All entities.
     pub fn as_slice(&self) -> &[T] {
         &self.items
     }
 
-    /// All of them, one by one.
+    /// All entities, one by one.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.items.iter()
     }
 
     fn get_mut(&mut self, id: &str) -> Option<&mut T> {
-        self.places.get(id).and_then(|place| self.items.get_mut(*place))
+        self.positions.get(id).and_then(|position| self.items.get_mut(*position))
     }
 
     fn push(&mut self, id: &Name, item: T) {
-        self.places.insert(id.as_str().to_owned(), self.items.len());
+        self.positions.insert(id.as_str().to_owned(), self.items.len());
         self.items.push(item);
     }
 }
@@ -72,12 +71,12 @@ impl<'a, T> IntoIterator for &'a InOrder<T> {
 }
 
 impl RunHistory {
-    /// Of an empty log.
+    /// The history of an empty log.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of a whole log.
+    /// The history of a log.
     pub fn of<'a>(log: impl IntoIterator<Item = &'a LogEvent>) -> Result<Self, Illegal> {
         let mut history = Self::default();
         for event in log {
@@ -86,7 +85,7 @@ impl RunHistory {
         Ok(history)
     }
 
-    /// Takes in the next event. If it cannot follow, nothing is changed.
+    /// Applies the next event. An illegal event changes nothing.
     pub fn apply(&mut self, event: &LogEvent) -> Result<(), Illegal> {
         let (event_type, id) = (event.event_type, &event.correlation_id);
         let run = self.run.as_ref().map(|run| (&run.run_id, run.state));
@@ -94,7 +93,7 @@ impl RunHistory {
             Change::Run(change) => {
                 let state = run_after(run, change, event_type, id)?;
                 match &mut self.run {
-                    Some(run) => run.take(change, state, event),
+                    Some(run) => run.apply(change, state, event),
                     None => self.run = Some(Run::created(event)),
                 }
             }
@@ -102,7 +101,7 @@ impl RunHistory {
                 let before = self.steps.get(id).map(|step| step.state);
                 let state = after(run, before, change, event_type, id)?;
                 match self.steps.get_mut(id) {
-                    Some(step) => step.take(change, state, event),
+                    Some(step) => step.apply(change, state, event),
                     None => self.steps.push(id, Step::created(event)),
                 }
             }
@@ -110,7 +109,7 @@ impl RunHistory {
                 let before = self.hooks.get(id).map(|hook| hook.state);
                 let state = after(run, before, change, event_type, id)?;
                 match self.hooks.get_mut(id) {
-                    Some(hook) => hook.take(change, state, event),
+                    Some(hook) => hook.apply(change, state, event),
                     None => self.hooks.push(id, Hook::created(state, event)),
                 }
             }
@@ -119,8 +118,8 @@ impl RunHistory {
                 let state = after(run, before, change, event_type, id)?;
                 match self.waits.get_mut(id) {
                     Some(wait) => {
-                        wait.take(change, state, event);
-                        self.had.extend(wait.event_id.clone());
+                        wait.apply(change, state, event);
+                        self.taken_events.extend(wait.event_id.clone());
                     }
                     None => self.waits.push(id, Wait::created(event)),
                 }
@@ -130,15 +129,15 @@ impl RunHistory {
         Ok(())
     }
 
-    /// Whether `draft` could be the next event.
+    /// Checks that `draft` can be the next event.
     pub fn check(&self, draft: &LogDraft) -> Result<(), Illegal> {
         self.check_all([draft])
     }
 
-    /// Whether `drafts` could be the next events, one after the other.
+    /// Checks that `drafts` can be the next events, one after the other.
     pub fn check_all<'a>(&self, drafts: impl IntoIterator<Item = &'a LogDraft>) -> Result<(), Illegal> {
         let mut run = self.run.as_ref().map(|run| (&run.run_id, run.state));
-        // The states of what the drafts change; nothing else is copied.
+        // The states of the entities that the drafts change; no others are copied.
         let mut steps: HashMap<&str, StepState> = HashMap::new();
         let mut hooks: HashMap<&str, HookState> = HashMap::new();
         let mut waits: HashMap<&str, WaitState> = HashMap::new();
@@ -175,7 +174,7 @@ impl RunHistory {
         self.run.as_ref()
     }
 
-    /// Where the run stands; `None` if the log is empty.
+    /// The state of the run; `None` if the log is empty.
     pub fn state(&self) -> Option<RunState> {
         self.run.as_ref().map(|run| run.state)
     }
@@ -197,38 +196,38 @@ impl RunHistory {
 
     /// Whether a wait of the run has taken this sent event.
     pub fn has_had(&self, event_id: &Name) -> bool {
-        self.had.contains(event_id)
+        self.taken_events.contains(event_id)
     }
 
-    /// The time of the last event, before which the next may not be.
+    /// The time of the last event; the next event may not be earlier.
     pub fn last_at(&self) -> Option<Millis> {
         self.last_at
     }
 
-    /// The steps that may still run. The end of a run leaves nothing open.
+    /// The steps that have not ended; none once the run has ended.
     pub fn open_steps(&self) -> impl Iterator<Item = &Step> {
         self.while_running(&self.steps).filter(|step| !step.state.is_terminal())
     }
 
-    /// The hooks that take payloads.
+    /// The hooks that take payloads; none once the run has ended.
     pub fn active_hooks(&self) -> impl Iterator<Item = &Hook> {
         self.while_running(&self.hooks).filter(|hook| !hook.state.is_terminal())
     }
 
-    /// The waits that are not over.
+    /// The waits that are not over; none once the run has ended.
     pub fn open_waits(&self) -> impl Iterator<Item = &Wait> {
         self.while_running(&self.waits).filter(|wait| !wait.state.is_terminal())
     }
 
-    /// What something is to be done about when its time comes, by the id of the wait or the step: the ends of
-    /// sleeps, the timeouts of other waits, and the next attempts at steps.
+    /// The due times of the run, by the id of the wait or step: the ends of sleeps, the timeouts of other waits, and the next
+    /// attempts at steps.
     pub fn open_timers(&self) -> impl Iterator<Item = (&Name, Millis)> {
         let retries = self.open_steps().filter_map(|step| Some((&step.step_id, step.retry_after?)));
         let waits = self.open_waits().filter_map(|wait| Some((&wait.wait_id, wait.what.due()?)));
         retries.chain(waits)
     }
 
-    /// What is to be appended just before the run's last event, so that nothing stays open.
+    /// The events that close everything that is open; they are appended just before the run's last event.
     pub fn closings(&self) -> Vec<LogDraft> {
         let draft = |event_type, id: &Name, data: Value| LogDraft {
             event_type,
@@ -253,7 +252,7 @@ impl RunHistory {
     }
 }
 
-/// The run's state after `change`. A log is of one run: events of another are not its events.
+/// The run's state after `change`. A log belongs to one run: an event of another run is illegal.
 fn run_after(
     run: Option<(&Name, RunState)>,
     change: RunChange,

@@ -2,14 +2,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::change::{HookChange, Lifecycle};
-use crate::{LogEvent, Millis, Name, RunEntity, fold::read};
+use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 
 states! {
-    /// Where a hook stands.
+    /// The state of a hook.
     HookState {
-        Active "active" false "Payloads may come in.",
-        Disposed "disposed" true "No more payloads may come in.",
-        Conflicted "conflicted" true "Its token is taken by another hook.",
+        Active "active" false "It takes payloads.",
+        Disposed "disposed" true "It takes no more payloads.",
+        Conflicted "conflicted" true "Another hook has its token.",
     }
 }
 
@@ -44,20 +44,20 @@ impl Lifecycle for HookState {
     }
 }
 
-/// A point of a run that receives data from outside.
+/// A point of a run that receives payloads from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     /// Its id.
     pub hook_id: Name,
-    /// Where it stands.
+    /// Its state.
     pub state: HookState,
-    /// Who knows it may send a payload.
+    /// Its token: every sender that knows it may send a payload.
     pub token: String,
-    /// What the workflow says about it.
+    /// Data that the workflow shows with it.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub metadata: Value,
-    /// How many payloads came in.
+    /// How many payloads it received.
     pub received: u64,
     /// When it was created.
     pub created_at: Millis,
@@ -71,7 +71,7 @@ impl Hook {
         Self {
             hook_id: event.correlation_id.clone(),
             state,
-            token: read(&event.event_data, "token").unwrap_or_default(),
+            token: read_field(&event.event_data, "token").unwrap_or_default(),
             metadata: event.event_data.get("metadata").cloned().unwrap_or_default(),
             received: 0,
             created_at: event.timestamp,
@@ -79,10 +79,10 @@ impl Hook {
         }
     }
 
-    pub(super) fn take(&mut self, change: HookChange, state: HookState, event: &LogEvent) {
+    pub(super) fn apply(&mut self, change: HookChange, state: HookState, event: &LogEvent) {
         self.state = state;
         match change {
-            // Only what is not there yet can be created, or be in the way of another.
+            // `Hook::created` handles both: this hook exists.
             HookChange::Created | HookChange::Conflict => {}
             HookChange::Received => self.received += 1,
             HookChange::Disposed => self.disposed_at = Some(event.timestamp),

@@ -1,16 +1,16 @@
 use super::{RunState, change::Lifecycle};
 use crate::{Name, RunEntity, RunEventType};
 
-/// How the state of what is not there is called.
+/// The state of an entity that does not exist.
 const ABSENT: &str = "absent";
 
-/// An event that cannot follow, and the state that is in its way.
+/// An illegal event: the state of an entity does not allow it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{event_type} is not possible: {}", self.why())]
 pub struct Illegal {
     /// The event that was refused.
     pub event_type: RunEventType,
-    /// Whose state is in the way: its own, or the run's.
+    /// The entity whose state does not allow it: its own, or the run.
     pub entity: RunEntity,
     /// Its id; `None` for the run of an empty log.
     pub id: Option<Name>,
@@ -18,7 +18,7 @@ pub struct Illegal {
     pub state: &'static str,
     /// Whether that state is terminal.
     pub is_final: bool,
-    /// The states in which the event could follow.
+    /// The states that allow the event.
     pub allowed: Vec<&'static str>,
 }
 

@@ -3,17 +3,17 @@ use serde_json::Value;
 
 use super::{
     change::{Lifecycle, StepChange},
-    failure, said,
+    failure, null_is_a_value,
 };
-use crate::{LogEvent, Millis, Name, RunEntity, fold::read};
+use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 
 states! {
-    /// Where a step stands.
+    /// The state of a step.
     StepState {
         Pending "pending" false "It waits for its first or its next attempt.",
-        Running "running" false "An attempt at it began.",
+        Running "running" false "An attempt at it runs.",
         Completed "completed" true "It has a result and never runs again.",
-        Failed "failed" true "It failed and is not tried again.",
+        Failed "failed" true "It failed and is not retried.",
     }
 }
 
@@ -57,28 +57,28 @@ impl Lifecycle for StepState {
 pub struct Step {
     /// Its id.
     pub step_id: Name,
-    /// What the workflow calls it.
+    /// Its name, as the workflow gives it.
     #[serde(rename = "stepName")]
     pub name: String,
-    /// Where it stands.
+    /// Its state.
     pub state: StepState,
     /// The number of the last attempt; 0 before the first.
     pub attempt: u32,
-    /// How many attempts failed and were followed, or are to be, by another.
+    /// How many attempts failed after which another one followed or is to follow.
     pub retries: u32,
-    /// What it gave, if it is completed.
-    #[serde(default, deserialize_with = "said", skip_serializing_if = "Option::is_none")]
+    /// Its result, if it is completed.
+    #[serde(default, deserialize_with = "null_is_a_value", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it, or its last attempt, failed.
+    /// Why it failed, or why its last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The same, for programs.
+    /// The code of that error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// Before when the next attempt does not start.
+    /// The next attempt starts at this time or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Millis>,
-    /// When the run asked for it.
+    /// When it was created.
     pub created_at: Millis,
     /// When its first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ impl Step {
     pub(super) fn created(event: &LogEvent) -> Self {
         Self {
             step_id: event.correlation_id.clone(),
-            name: read(&event.event_data, "stepName").unwrap_or_default(),
+            name: read_field(&event.event_data, "stepName").unwrap_or_default(),
             state: StepState::Pending,
             attempt: 0,
             retries: 0,
@@ -106,7 +106,7 @@ impl Step {
         }
     }
 
-    pub(super) fn take(&mut self, change: StepChange, state: StepState, event: &LogEvent) {
+    pub(super) fn apply(&mut self, change: StepChange, state: StepState, event: &LogEvent) {
         let data = &event.event_data;
         self.state = state;
         self.retry_after = None;
@@ -114,10 +114,10 @@ impl Step {
             self.ended_at = Some(event.timestamp);
         }
         match change {
-            // Only what is not there yet can be created.
+            // `Step::created` handles it: this step exists.
             StepChange::Created => {}
             StepChange::Started => {
-                self.attempt = read(data, "attempt").unwrap_or_else(|| self.attempt.saturating_add(1));
+                self.attempt = read_field(data, "attempt").unwrap_or_else(|| self.attempt.saturating_add(1));
                 self.started_at = self.started_at.or(Some(event.timestamp));
             }
             StepChange::Completed => {
@@ -128,7 +128,7 @@ impl Step {
             StepChange::Retrying => {
                 (self.error, self.error_code) = failure(data);
                 self.retries = self.retries.saturating_add(1);
-                self.retry_after = read(data, "retryAfter");
+                self.retry_after = read_field(data, "retryAfter");
             }
         }
     }

@@ -2,13 +2,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::change::{Lifecycle, WaitChange};
-use crate::{LogEvent, Millis, Name, RunEntity, fold::read};
+use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 
 states! {
-    /// Where a wait stands.
+    /// The state of a wait.
     WaitState {
-        Waiting "waiting" false "What it waits for has not come.",
-        Completed "completed" true "It waits no longer.",
+        Waiting "waiting" false "It waits.",
+        Completed "completed" true "It is over.",
     }
 }
 
@@ -37,24 +37,24 @@ impl Lifecycle for WaitState {
     }
 }
 
-/// Why a wait is over.
+/// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitOutcome {
-    /// The time of a sleep came.
+    /// The sleep is over.
     Elapsed,
-    /// An event came.
+    /// An event completed it.
     Event,
-    /// Nothing came in time.
+    /// Its timeout passed.
     Timeout,
     /// The task or job ended.
     Ended,
-    /// The run does not wait for it any more.
+    /// The run no longer waits for it.
     Abandoned,
 }
 
 impl WaitOutcome {
-    /// Every one of them.
+    /// Every outcome.
     pub const ALL: &'static [Self] =
         &[Self::Elapsed, Self::Event, Self::Timeout, Self::Ended, Self::Abandoned];
 
@@ -69,28 +69,28 @@ impl WaitOutcome {
         }
     }
 
-    /// The outcome that is written so.
+    /// Reads an outcome as [`as_str`](Self::as_str) writes it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|outcome| outcome.as_str() == text)
     }
 }
 
-/// What a wait waits for.
+/// The object of a wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum WaitFor {
     /// A time.
     Sleep {
-        /// Which.
+        /// When the sleep is over.
         resume_at: Millis,
     },
     /// A sent event.
     Event {
-        /// Of this name.
+        /// Its name.
         event_name: Name,
-        /// Whose match contains this object.
+        /// Its match contains this object.
         match_criteria: Value,
-        /// Until when.
+        /// When the wait is over even if nothing comes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
         /// The wait ignores events that were sent before this time.
@@ -101,7 +101,7 @@ pub enum WaitFor {
     Task {
         /// Its request id.
         task: Name,
-        /// Until when.
+        /// When the wait is over even if nothing comes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
     },
@@ -109,30 +109,30 @@ pub enum WaitFor {
     Job {
         /// Its id.
         job: Name,
-        /// Until when.
+        /// When the wait is over even if nothing comes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
     },
-    /// Something that this version cannot read; it ends when a runner appends `wait_completed`.
+    /// A wait that this version cannot read; it ends when a runner appends `wait_completed`.
     Unknown,
 }
 
 impl WaitFor {
-    /// What the `eventData` of a `wait_created` says.
+    /// Reads the `eventData` of a `wait_created`.
     pub fn of(data: &Map<String, Value>) -> Self {
-        let timeout_at = read(data, "timeoutAt");
-        if let Some(resume_at) = read(data, "resumeAt") {
+        let timeout_at = read_field(data, "timeoutAt");
+        if let Some(resume_at) = read_field(data, "resumeAt") {
             return Self::Sleep { resume_at };
         }
-        if let Some(event_name) = read(data, "eventName") {
+        if let Some(event_name) = read_field(data, "eventName") {
             let criteria = data.get("matchCriteria").filter(|criteria| !criteria.is_null());
             let match_criteria = criteria.cloned().unwrap_or_else(|| Value::Object(Map::new()));
-            return Self::Event { event_name, match_criteria, timeout_at, since: read(data, "since") };
+            return Self::Event { event_name, match_criteria, timeout_at, since: read_field(data, "since") };
         }
-        if let Some(task) = read(data, "task") {
+        if let Some(task) = read_field(data, "task") {
             return Self::Task { task, timeout_at };
         }
-        match read(data, "job") {
+        match read_field(data, "job") {
             Some(job) => Self::Job { job, timeout_at },
             None => Self::Unknown,
         }
@@ -156,23 +156,23 @@ impl WaitFor {
 pub struct Wait {
     /// Its id.
     pub wait_id: Name,
-    /// Where it stands.
+    /// Its state.
     pub state: WaitState,
-    /// What for.
+    /// Its object.
     #[serde(flatten)]
     pub what: WaitFor,
-    /// Why it is over.
+    /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<WaitOutcome>,
-    /// The event that came.
+    /// The event that completed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Name>,
     /// The wait that had the event before, and that the code dropped before it read the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handed_over_from: Option<Name>,
-    /// When it began.
+    /// When it was created.
     pub created_at: Millis,
-    /// When it was over.
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Millis>,
 }
@@ -191,16 +191,16 @@ impl Wait {
         }
     }
 
-    pub(super) fn take(&mut self, change: WaitChange, state: WaitState, event: &LogEvent) {
+    pub(super) fn apply(&mut self, change: WaitChange, state: WaitState, event: &LogEvent) {
         self.state = state;
         match change {
-            // Only what is not there yet can be created.
+            // `Wait::created` handles it: this wait exists.
             WaitChange::Created => {}
             WaitChange::Completed => {
-                // Runners of others know sleeps only, and say nothing.
-                self.outcome = read(&event.event_data, "outcome").or(Some(WaitOutcome::Elapsed));
-                self.event_id = read(&event.event_data, "eventId");
-                self.handed_over_from = read(&event.event_data, "handedOverFrom");
+                // External runners that know only sleeps give no outcome.
+                self.outcome = read_field(&event.event_data, "outcome").or(Some(WaitOutcome::Elapsed));
+                self.event_id = read_field(&event.event_data, "eventId");
+                self.handed_over_from = read_field(&event.event_data, "handedOverFrom");
                 self.completed_at = Some(event.timestamp);
             }
         }

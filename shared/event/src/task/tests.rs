@@ -100,7 +100,7 @@ fn a_task_is_followed_from_pending_to_its_end() {
             "state": "processing", "enteredAt": at(10), "attempt": 2, "startedAt": at(10), "workerId": "w",
             "lastEventAt": at(20), "lastEventType": "Task Processing Failed", "error": "ETIMEDOUT", "errorCategory": "network",
         })),
-        "nobody holds it, so there is no effectiveUntil"
+        "no worker holds it, so there is no effectiveUntil"
     );
     assert_eq!(
         after(5),
@@ -409,4 +409,29 @@ proptest! {
         prop_assert_eq!((is.ended_at, is.ended_by, is.error, is.worker_id), (None, None, None, None));
         prop_assert_eq!((is.attempt, is.started_at, is.duration_ms), (None, None, None));
     }
+}
+
+/// Summaries of earlier versions are read, and the ledger may compare them: the names of the fields never change.
+#[test]
+fn a_stored_history_has_the_names_of_the_first_version() {
+    let known = history(&[
+        event(TaskEvent::Pending, 0, Some(1), None),
+        event(TaskEvent::Started, 1, Some(1), Some(1)),
+        event(TaskEvent::Heartbeat, 2, Some(1), Some(1)),
+        event(TaskEvent::AttemptFailed, 3, Some(1), Some(1)),
+        event(TaskEvent::Failed, 4, Some(1), Some(1)),
+        event(TaskEvent::Completed, 5, None, None),
+    ]);
+    let stored = serde_json::to_value(&known).unwrap();
+    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(&stored), ["dependsOn", "generation", "jobId", "loose", "name", "requestId", "span"]);
+    let of_span = ["activeAt", "attemptFailed", "end", "heartbeat", "pendingAt", "started"];
+    assert_eq!(fields(&stored["span"]), of_span);
+    assert_eq!(
+        stored["loose"][0],
+        json!({
+            "at": at(5), "id": "Task Completed-5-None-None", "kind": "Task Completed", "durationMs": 45_000,
+            "usage": {"inputTokens": 12_000, "cents": 4}
+        })
+    );
 }

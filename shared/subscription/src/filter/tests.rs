@@ -50,8 +50,8 @@ fn an_event_that_lacks_a_field_of_the_filter_does_not_pass() {
         "event.properties.lines.exists(l, l.nothing > 1)",
     ] {
         assert_eq!(passes(text), Ok(false), "{text}");
-        let judged = Filter::compile(text).unwrap().judge(&Scope::new(&event()));
-        assert_eq!(judged, Ok(Judged::Lacks("nothing".into())), "{text}");
+        let outcome = Filter::compile(text).unwrap().evaluate(&Activation::new(&event()));
+        assert_eq!(outcome, Ok(FilterOutcome::MissingField("nothing".into())), "{text}");
     }
 }
 
@@ -209,7 +209,7 @@ fn a_filter_that_can_work_on_no_event_is_refused_with_the_place() {
 
 #[test]
 fn a_filter_that_panics_is_a_failure_of_its_event() {
-    let failed = judged(|| panic!("the evaluator gave up"));
+    let failed = outcome_of(|| panic!("the evaluator gave up"));
     assert_eq!(failed, Err("cannot be evaluated for this event".to_owned()));
-    assert_eq!(judged(|| Ok(Outcome::Bool(true))), Ok(Judged::Passes));
+    assert_eq!(outcome_of(|| Ok(CelValue::Bool(true))), Ok(FilterOutcome::Passes));
 }

@@ -1,12 +1,13 @@
-//! What executes runs: loads the log, drives an [`Execution`](crate::Execution), appends what it wants, suspends.
+//! Executes runs: loads the log, drives an [`Execution`](crate::Execution), appends the events that it wants, and releases the
+//! run when it waits.
 
-mod known_logs;
-mod looking;
+mod backoff;
+mod log_cache;
+mod outbox_sender;
 mod release;
 mod runner;
-mod storable;
-mod telling;
-mod trouble;
-mod visit;
+mod sanitize;
+mod session;
+mod wait_matching;
 
 pub use runner::{Runner, RunnerOptions, Visited};

@@ -1,20 +1,22 @@
-//! A runner: acquires the runs that it gets messages for, and makes one visit for each message.
+//! A runner: for each message it acquires the run and holds one session with it.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ledgerline_dispatch::{Dispatch, DispatchError, RUN_LEASE_MS, RunLease, RunMessage, RunTaken};
+use ledgerline_outbox::DispatchError;
+use ledgerline_runs::{RUN_LEASE_MS, RunAcquisition, RunLease, RunMessage};
+use ledgerline_stage::Stage;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    known_logs::{KnownLogs, RunKey},
-    visit::Visit,
+    log_cache::{LogCache, RunKey},
+    session::Session,
 };
 use crate::Workflows;
 
-/// How a runner works.
+/// The settings of a runner.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerOptions {
     /// How long a lease lasts without renewal: if the runner dies, no other runner continues the run before that.
@@ -36,63 +38,63 @@ pub struct Runner {
 }
 
 struct Parts {
-    dispatch: Dispatch,
+    dispatch: Stage,
     workflows: Workflows,
     options: RunnerOptions,
-    /// The runs that this process works on, each with the `Notify` that tells its visit to read the log again.
+    /// The runs that this process holds, each with the `Notify` that makes its session read the log again.
     held: Mutex<HashMap<RunKey, Arc<Notify>>>,
-    known_logs: Mutex<KnownLogs>,
+    log_cache: Mutex<LogCache>,
 }
 
-/// What became of a visit.
+/// The result of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Visited {
     /// The run has ended.
     Ended,
-    /// It waits for something: a time, an event, a payload, a task.
+    /// The run waits: for a time, an event, a payload, a task.
     Suspended,
-    /// Another visit holds the lease, and will see what is new.
+    /// Another session holds the lease, and will read the new entries.
     Held,
-    /// Another runner acquired the run during this visit.
+    /// Another runner acquired the run during this session.
     Lost,
     /// There is no such run.
     Unknown,
-    /// It cannot go on here, and why. It is looked at again later.
+    /// This runner cannot execute the run, for this reason. The run is tried again later.
     Refused(String),
-    /// The visit failed, and why. A message that was sent for it, or the sweep, brings the next visit.
+    /// The session failed, for this reason. The message that it sent, or the sweep, begins the next session.
     Failed(String),
 }
 
 impl Runner {
     /// A runner of `workflows`.
-    pub fn new(dispatch: Dispatch, workflows: Workflows, options: RunnerOptions) -> Self {
+    pub fn new(dispatch: Stage, workflows: Workflows, options: RunnerOptions) -> Self {
         Self {
             parts: Arc::new(Parts {
                 dispatch,
                 workflows,
                 options,
                 held: Mutex::default(),
-                known_logs: Mutex::default(),
+                log_cache: Mutex::default(),
             }),
         }
     }
 
-    /// The workflows that it has.
+    /// Its workflows.
     pub fn workflows(&self) -> &Workflows {
         &self.parts.workflows
     }
 
-    /// What it works with.
-    pub fn dispatch(&self) -> &Dispatch {
+    /// Its access to runs.
+    pub fn dispatch(&self) -> &Stage {
         &self.parts.dispatch
     }
 
     /// Publishes the workflows of this runner, so that the start of a run of an unknown workflow is refused.
     pub async fn publish(&self) -> Result<(), DispatchError> {
-        self.parts.dispatch.publish_workflows(self.parts.workflows.versions()).await
+        self.parts.dispatch.runs.registry.publish_workflows(self.parts.workflows.versions()).await
     }
 
-    /// Goes on with a run until it ends or has to wait. Past `deadline` no more is begun: the run is sent again instead.
+    /// Continues a run until it ends or waits. After `deadline` no step begins: the runner enqueues the run again instead.
     pub async fn visit(
         &self,
         message: &RunMessage,
@@ -100,57 +102,62 @@ impl Runner {
     ) -> Result<Visited, DispatchError> {
         let RunMessage { tenant_id, run_id } = message;
         let dispatch = &self.parts.dispatch;
-        match dispatch.take_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
-            RunTaken::Mine(lease) => Box::pin(self.work(*lease, deadline)).await,
-            RunTaken::Held => {
+        match dispatch.runs.leases.acquire_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
+            RunAcquisition::Acquired(lease) => Box::pin(self.run_session(*lease, deadline)).await,
+            RunAcquisition::Held => {
                 if let Some(holder) = self.held().get(&(tenant_id.clone(), run_id.clone())) {
                     holder.notify_one();
                 }
                 Ok(Visited::Held)
             }
-            RunTaken::Ended => Ok(Visited::Ended),
-            RunTaken::Unknown => Ok(Visited::Unknown),
+            RunAcquisition::Ended => Ok(Visited::Ended),
+            RunAcquisition::Unknown => Ok(Visited::Unknown),
         }
     }
 
-    async fn work(&self, lease: RunLease, deadline: Option<Instant>) -> Result<Visited, DispatchError> {
+    async fn run_session(
+        &self,
+        lease: RunLease,
+        deadline: Option<Instant>,
+    ) -> Result<Visited, DispatchError> {
         let key = (lease.tenant.clone(), lease.record.run_id.clone());
-        let news = Arc::new(Notify::new());
-        self.held().insert(key.clone(), news.clone());
-        let _held = Held { runner: self, key: key.clone(), news: news.clone() };
+        let wake = Arc::new(Notify::new());
+        self.held().insert(key.clone(), wake.clone());
+        let _held = Held { runner: self, key: key.clone(), wake: wake.clone() };
         let patience_ms = self.parts.options.patience_ms;
-        let known_log = self.known_logs().take(&key);
-        let visit = Visit::new(&self.parts.dispatch, &self.parts.workflows, lease, &news, deadline);
-        let (visited, known_log) = visit.with_patience(patience_ms).with_known_log(known_log).work().await;
+        let cached_log = self.log_cache().take(&key);
+        let session = Session::new(&self.parts.dispatch, &self.parts.workflows, lease, &wake, deadline);
+        let session = session.with_patience(patience_ms).with_cached_log(cached_log);
+        let (visited, cached_log) = session.run().await;
         if !matches!(visited, Ok(Visited::Ended)) {
-            self.known_logs().keep(key, known_log);
+            self.log_cache().put(key, cached_log);
         }
         visited
     }
 
-    fn known_logs(&self) -> std::sync::MutexGuard<'_, KnownLogs> {
-        // A log is added in one go: the map is whole after a panic too.
-        self.parts.known_logs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn log_cache(&self) -> std::sync::MutexGuard<'_, LogCache> {
+        // Each change of the cache is one call: a panic leaves the cache consistent.
+        self.parts.log_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, HashMap<RunKey, Arc<Notify>>> {
-        // Each change of the map is one call: the map is whole after a panic, too.
+        // Each change of the map is one call: a panic leaves the map consistent.
         self.parts.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes the run off the list whichever way the visit ends.
+/// Removes the run from the list, however the session ends.
 struct Held<'a> {
     runner: &'a Runner,
     key: RunKey,
-    news: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut held = self.runner.held();
-        // After a lost lease a second visit of this process may have taken the place.
-        if held.get(&self.key).is_some_and(|there| Arc::ptr_eq(there, &self.news)) {
+        // After a lost lease, a second session of this process may hold the run.
+        if held.get(&self.key).is_some_and(|wake| Arc::ptr_eq(wake, &self.wake)) {
             held.remove(&self.key);
         }
     }

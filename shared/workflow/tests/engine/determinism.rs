@@ -68,7 +68,7 @@ fn an_id_that_a_step_makes_is_the_same_at_each_attempt() {
         let _ = ctx.step("a", step).retry(Retry::times(2).backoff(Duration::ZERO, 1.0, Duration::ZERO)).await;
         Ok(made)
     });
-    world.settle();
+    world.run_until_waiting();
     let made = world.output();
     assert_eq!(made[0], made[1]);
     assert_ne!(made[0][0], made[0][1]);
@@ -84,7 +84,7 @@ fn ids_come_from_the_run_and_the_order_of_the_commands() {
     };
     let ids = || {
         let mut world = World::of(code);
-        world.settle();
+        world.run_until_waiting();
         [Type::StepCreated, Type::HookCreated, Type::WaitCreated].map(|created| world.id_of(created))
     };
     let [step, hook, wait] = ids();
@@ -102,14 +102,14 @@ fn ids_come_from_the_run_and_the_order_of_the_commands() {
     }
     world.history = ledgerline_event::RunHistory::of(world.log.iter().flatten()).unwrap();
     let created = world.log[0][0].timestamp;
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(Kind::time_of(&world.id_of(Type::StepCreated)), Some(created));
 }
 
 /// Branches in a `FuturesUnordered` that wake each other in the reverse of their order, while steps of theirs
 /// are woken by the world. What the world does must not change the order in which they ask for things.
 #[test]
-fn wakings_by_the_world_do_not_change_the_order_in_which_branches_go_on() {
+fn wakes_by_the_world_do_not_change_the_order_in_which_branches_continue() {
     const BRANCHES: usize = 5;
     let run = |noisy: bool| {
         let gates = Gates::default();
@@ -157,14 +157,14 @@ fn wakings_by_the_world_do_not_change_the_order_in_which_branches_go_on() {
                 join(conductor, all).await.0
             }
         });
-        world.settle();
+        world.run_until_waiting();
         world.pass(1_000);
-        world.settle();
+        world.run_until_waiting();
         gates.begin("stop");
         for name in gates.waiting() {
             gates.open(&name);
         }
-        world.settle();
+        world.run_until_waiting();
         assert!(world.ended());
         world.data(Type::StepCreated).into_iter().map(|data| data["stepName"].clone()).collect::<Vec<_>>()
     };
@@ -204,7 +204,7 @@ fn many_branches_of_many_commands_replay_at_every_entry() {
     });
     let mut turn = 0;
     while !world.ended() {
-        world.settle();
+        world.run_until_waiting();
         let waiting = gates.waiting();
         // Let them through in an order that is none.
         for name in waiting.iter().skip(turn % 5).step_by(3) {

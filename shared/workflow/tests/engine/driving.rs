@@ -1,4 +1,4 @@
-//! What a driver may rely on: beginnings, ends, wakings, what is dropped.
+//! What a driver may rely on: beginnings, ends, wakes, drops.
 
 use std::{
     future::{pending, poll_fn},
@@ -50,7 +50,7 @@ fn nothing_is_wanted_of_a_run_without_a_log() {
 #[test]
 fn an_empty_run_is_one_entry() {
     let mut world = World::of(|_: Ctx| async move { Ok("done") });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.types(1), [Type::RunStarted, Type::RunCompleted]);
     assert_eq!(world.output(), "done");
 }
@@ -69,7 +69,7 @@ fn input_that_does_not_fit_fails_the_run_before_any_code_runs() {
     }
     let code = |_: Ctx, _: Order| async move { Ok(()) };
     let mut world = World::new(workflow(code), json!({"lines": [{"amount": 1}, {"amount": -1}]}));
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.types(1), [Type::RunFailed]);
     let error = world.error();
     assert!(error.message.starts_with("input.lines[1].amount: invalid value"), "{error}");
@@ -77,9 +77,9 @@ fn input_that_does_not_fit_fails_the_run_before_any_code_runs() {
 }
 
 #[test]
-fn output_that_is_no_json_fails_the_run() {
+fn output_that_is_not_json_fails_the_run() {
     let mut world = World::of(|_: Ctx| async move { Ok(std::collections::HashMap::from([((1, 2), 3)])) });
-    world.settle();
+    world.run_until_waiting();
     assert!(world.error().is("bad_output"));
 }
 
@@ -89,32 +89,32 @@ fn an_error_fails_the_run() {
         ctx.hook().await?.next::<()>().await?;
         Err::<(), _>(Error::retryable("no luck").code("luck"))
     });
-    world.settle();
+    world.run_until_waiting();
     let hook = world.id_of(Type::HookCreated);
-    world.news(Type::HookReceived, &hook, json!({}));
-    world.settle();
+    world.receive(Type::HookReceived, &hook, json!({}));
+    world.run_until_waiting();
     assert_eq!(world.types(world.log.len() - 1), [Type::HookDisposed, Type::RunFailed]);
     assert_eq!(world.outcome(), Some(Ended::Failed(Error::fatal("no luck").code("luck"))));
 }
 
 #[test]
-fn a_run_is_shown_as_begun_even_if_its_code_waits_for_nothing_that_is_recorded() {
+fn a_run_is_recorded_as_started_even_if_its_code_issues_no_command() {
     let mut world = World::of(|_: Ctx| async move { pending::<Result<(), Error>>().await });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.types(1), [Type::RunStarted]);
     assert!(world.poll().is_pending());
 }
 
 #[test]
-fn what_comes_after_the_end_changes_nothing() {
+fn events_after_the_end_change_nothing() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         hook.next::<Value>().await
     });
-    world.settle();
+    world.run_until_waiting();
     let hook = world.id_of(Type::HookCreated);
-    world.news(Type::HookReceived, &hook, json!({"payload": 1}));
-    world.settle();
+    world.receive(Type::HookReceived, &hook, json!({"payload": 1}));
+    world.run_until_waiting();
     let event = world.log[0][0].clone();
     let now = world.now;
     for _ in 0..3 {
@@ -127,7 +127,7 @@ fn what_comes_after_the_end_changes_nothing() {
 }
 
 #[test]
-fn news_from_outside_before_ones_own_append_are_taken_first() {
+fn events_appended_by_others_before_the_own_append_are_delivered_first() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let steps =
@@ -142,18 +142,18 @@ fn news_from_outside_before_ones_own_append_are_taken_first() {
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::StepCreated, Type::StepStarted, Type::StepCompleted]);
     let hook = world.id_of(Type::HookCreated);
-    world.news(Type::HookReceived, &hook, json!({"payload": "h"}));
+    world.receive(Type::HookReceived, &hook, json!({"payload": "h"}));
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::WaitCreated], "what was never recorded never was");
-    world.settle();
+    world.run_until_waiting();
     world.crash();
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!([1, "h"]));
 }
 
 #[test]
-fn what_happens_to_a_run_that_has_returned_is_taken_quietly() {
+fn events_for_a_run_whose_code_has_returned_are_no_mismatch() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let wait = ctx.wait_for_event("x");
@@ -164,17 +164,17 @@ fn what_happens_to_a_run_that_has_returned_is_taken_quietly() {
             futures::future::Either::Right(_) => Ok(0),
         }
     });
-    world.settle();
+    world.run_until_waiting();
     let (hook, wait) = (world.id_of(Type::HookCreated), world.id_of(Type::WaitCreated));
-    world.news(Type::HookReceived, &hook, json!({"payload": 5}));
+    world.receive(Type::HookReceived, &hook, json!({"payload": 5}));
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::HookDisposed, Type::WaitCompleted, Type::RunCompleted]);
     // Refused: others were faster.
-    world.news(Type::HookReceived, &hook, json!({"payload": 6}));
-    world.news(Type::WaitCompleted, &wait, json!({"outcome": "event"}));
+    world.receive(Type::HookReceived, &hook, json!({"payload": 6}));
+    world.receive(Type::WaitCompleted, &wait, json!({"outcome": "event"}));
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::HookDisposed, Type::RunCompleted]);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 5);
 }
 
@@ -205,9 +205,9 @@ fn a_cancelled_run_stops_its_steps_and_wants_nothing() {
             ended
         }
     });
-    world.settle();
+    world.run_until_waiting();
     world.pass(VISIBLE_AFTER_MS);
-    world.settle();
+    world.run_until_waiting();
     assert!(world.execution().busy());
     // The hook's end is last: only that is for the code to see.
     let mut drafts = world.history.closings();
@@ -229,7 +229,7 @@ fn a_cancelled_run_stops_its_steps_and_wants_nothing() {
 }
 
 #[test]
-fn the_driver_is_woken_when_a_step_can_go_on_and_only_then() {
+fn the_driver_is_woken_only_when_a_step_can_continue() {
     let gates = Gates::default();
     let inner = gates.clone();
     let mut world = World::of(move |ctx: Ctx| {
@@ -283,7 +283,7 @@ fn the_driver_is_not_woken_for_code_that_has_returned() {
 }
 
 #[test]
-fn what_a_step_holds_is_let_go_when_it_has_finished() {
+fn the_future_of_a_step_is_dropped_when_it_has_finished() {
     let held = Arc::new(());
     let inner = Arc::clone(&held);
     let mut world = World::of(move |ctx: Ctx| {
@@ -302,7 +302,7 @@ fn what_a_step_holds_is_let_go_when_it_has_finished() {
 }
 
 #[test]
-fn a_step_that_never_rests_lets_others_have_their_turn() {
+fn a_step_that_always_wakes_itself_does_not_block_other_tasks() {
     let polls = Arc::new(AtomicUsize::new(0));
     let inner = Arc::clone(&polls);
     let mut world = World::of(move |ctx: Ctx| {
@@ -328,7 +328,7 @@ fn a_step_that_never_rests_lets_others_have_their_turn() {
         returns += 1;
     }
     assert!((10..1_000).contains(&returns), "{returns}");
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), Value::Null);
 }
 
@@ -356,13 +356,13 @@ fn spurious_polls_change_nothing() {
         assert!(world.poll().is_ready());
         assert_eq!(world.wanted().len(), 4);
     }
-    world.settle();
+    world.run_until_waiting();
     for _ in 0..10 {
         assert!(world.poll().is_pending());
     }
     assert_eq!(gates.begun("a"), 1);
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert!(world.ended());
 }
 
@@ -380,7 +380,7 @@ fn the_context_does_not_work_inside_of_a_step() {
         assert!([&step, &sleep, &next, &end].iter().all(|error| error.is("misplaced")));
         Ok(step.message)
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), "the context was used inside of step `outer`, where nothing is replayed");
     assert_eq!((world.count(Type::StepCreated), world.count(Type::WaitCreated)), (4, 0));
 }
@@ -396,19 +396,19 @@ fn the_context_does_not_work_in_another_thread() {
         let error = thread.join().unwrap().unwrap().unwrap_err();
         Ok((error.message, ctx.random()))
     });
-    world.settle();
+    world.run_until_waiting();
     let output = world.output();
     assert_eq!(
         output[0],
         "the context was used outside of the workflow's own code, where nothing is replayed"
     );
     let mut alone = World::of(|ctx: Ctx| async move { Ok(ctx.random()) });
-    alone.settle();
+    alone.run_until_waiting();
     assert_eq!(alone.output(), output[1], "what others draw does not move what the workflow draws");
 }
 
 #[test]
-fn code_that_panics_when_it_is_dropped_harms_nobody() {
+fn a_panic_of_code_that_is_dropped_is_ignored() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -429,35 +429,35 @@ fn code_that_panics_when_it_is_dropped_harms_nobody() {
     };
     let mut world = World::of(code);
     let _ = world.poll();
-    world.settle();
+    world.run_until_waiting();
     world.crash();
     world.pass(1_000);
-    world.settle();
+    world.run_until_waiting();
     world.pass(1_000);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 1);
     // Another runner has a result for the step that runs here.
     let mut world = World::of(code);
     let _ = world.poll();
     world.pass(VISIBLE_AFTER_MS);
-    world.settle();
+    world.run_until_waiting();
     let id = world.id_of(Type::StepCreated);
-    world.news(Type::StepCompleted, &id, json!({"result": null}));
-    world.settle();
+    world.receive(Type::StepCompleted, &id, json!({"result": null}));
+    world.run_until_waiting();
     world.pass(1_000);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 0);
     let mut world = World::of(|ctx: Ctx| async move {
         let _bomb = Bomb;
         ctx.sleep(Duration::from_secs(1)).await
     });
-    world.settle();
+    world.run_until_waiting();
     world.crash();
-    world.settle();
+    world.run_until_waiting();
     let id = world.run_id.clone();
     let mut drafts = world.history.closings();
     drafts.push(draft(Type::RunCancelled, &id, json!({})));
     world.append(drafts);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.outcome(), Some(Ended::Cancelled));
 }

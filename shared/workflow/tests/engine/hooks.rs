@@ -12,7 +12,7 @@ use crate::world::World;
 
 fn payload(world: &mut World, payload: Value) {
     let id = world.id_of(Type::HookCreated);
-    world.news(Type::HookReceived, &id, json!({"payload": payload}));
+    world.receive(Type::HookReceived, &id, json!({"payload": payload}));
 }
 
 #[test]
@@ -28,30 +28,30 @@ fn payloads_are_received_in_their_order_even_those_that_came_early() {
         ctx.sleep(Duration::from_secs(1)).await?;
         Ok(all)
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.types(1), [Type::RunStarted, Type::HookCreated]);
     let data = world.data(Type::HookCreated)[0].clone();
     assert_eq!(data["metadata"], json!({"for": "you"}));
     payload(&mut world, json!("a"));
     payload(&mut world, json!("b"));
-    world.settle();
+    world.run_until_waiting();
     world.crash();
     world.pass(1_000);
-    world.settle();
+    world.run_until_waiting();
     payload(&mut world, json!("c"));
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.count(Type::HookDisposed), 0);
     payload(&mut world, json!(null));
     payload(&mut world, json!("too late"));
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.count(Type::HookDisposed), 1);
     world.pass(1_000);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!([data["token"], "a", "b", "c"]));
 }
 
 #[test]
-fn a_payload_that_does_not_fit_names_the_field_and_is_gone() {
+fn a_payload_that_does_not_fit_names_the_field_and_is_skipped() {
     #[derive(Deserialize)]
     struct Answer {
         approved: bool,
@@ -62,11 +62,11 @@ fn a_payload_that_does_not_fit_names_the_field_and_is_gone() {
         let answer: Answer = hook.next().await?;
         Ok((error.message, answer.approved))
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.data(Type::HookCreated)[0]["token"], "mine");
     payload(&mut world, json!({"approved": "yes"}));
     payload(&mut world, json!({"approved": true}));
-    world.settle();
+    world.run_until_waiting();
     let message = "payload.approved: invalid type: string \"yes\", expected a boolean";
     assert_eq!(world.output(), json!([message, true]));
     assert_eq!(world.types(world.log.len() - 1), [Type::HookDisposed, Type::RunCompleted]);
@@ -84,7 +84,7 @@ fn a_taken_token_is_a_conflict() {
     let mut wanted = world.wanted();
     wanted[1].event_type = Type::HookConflict;
     world.append(wanted);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), "free");
 }
 
@@ -94,7 +94,7 @@ fn a_bad_token_is_refused_before_anything_is_recorded() {
         World::of(
             |ctx: Ctx| async move { ctx.hook().token("a#b").await.map(|hook| hook.token().to_owned()) },
         );
-    world.settle();
+    world.run_until_waiting();
     assert!(world.error().message.starts_with("token: "), "{}", world.error());
     assert_eq!(world.count(Type::HookCreated), 0);
 }
@@ -105,12 +105,12 @@ fn a_dropped_hook_is_disposed_of() {
         drop(ctx.hook().await?);
         ctx.sleep(Duration::from_secs(1)).await
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.types(2), [Type::HookDisposed, Type::WaitCreated]);
 }
 
 #[test]
-fn a_hook_that_others_dispose_of_gives_what_it_has_and_then_an_error() {
+fn a_hook_that_others_dispose_of_gives_its_payloads_and_then_an_error() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let first: u64 = hook.next().await?;
@@ -118,17 +118,17 @@ fn a_hook_that_others_dispose_of_gives_what_it_has_and_then_an_error() {
         hook.dispose().await?;
         Ok((first, error.code))
     });
-    world.settle();
+    world.run_until_waiting();
     payload(&mut world, json!(1));
     let id = world.id_of(Type::HookCreated);
-    world.news(Type::HookDisposed, &id, json!({}));
-    world.settle();
+    world.receive(Type::HookDisposed, &id, json!({}));
+    world.run_until_waiting();
     assert_eq!(world.output(), json!([1, "hook_disposed"]));
     assert_eq!(world.count(Type::HookDisposed), 1);
 }
 
 #[test]
-fn who_began_to_wait_first_is_served_first_even_if_it_is_polled_last() {
+fn the_first_reader_is_served_first_even_if_it_is_polled_last() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let mut first = hook.next::<u64>();
@@ -136,15 +136,15 @@ fn who_began_to_wait_first_is_served_first_even_if_it_is_polled_last() {
         let (second, first) = join(hook.next::<u64>(), first).await;
         Ok((first?, second?))
     });
-    world.settle();
+    world.run_until_waiting();
     payload(&mut world, json!(1));
     payload(&mut world, json!(2));
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!([1, 2]));
 }
 
 #[test]
-fn a_payload_that_its_first_reader_leaves_behind_wakes_the_next() {
+fn a_payload_that_its_first_reader_does_not_take_wakes_the_next_reader() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let leaving = async {
@@ -156,16 +156,16 @@ fn a_payload_that_its_first_reader_leaves_behind_wakes_the_next() {
         };
         first([leaving.boxed(), hook.next::<u64>().boxed()]).await.1
     });
-    world.settle();
+    world.run_until_waiting();
     payload(&mut world, json!(5));
-    world.settle();
+    world.run_until_waiting();
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 5);
 }
 
 #[test]
-fn two_who_wait_for_one_hook_are_served_in_the_order_in_which_they_began() {
+fn readers_of_one_hook_get_payloads_in_the_order_in_which_they_began_to_wait() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().await?;
         let (first, second) = join(hook.next::<u64>(), hook.next::<u64>()).await;
@@ -178,12 +178,12 @@ fn two_who_wait_for_one_hook_are_served_in_the_order_in_which_they_began() {
         drop(third);
         Ok((first?, second?, fourth.await?))
     });
-    world.settle();
+    world.run_until_waiting();
     payload(&mut world, json!(1));
     payload(&mut world, json!(2));
     payload(&mut world, json!(3));
-    world.settle();
+    world.run_until_waiting();
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!([1, 2, 3]));
 }

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod combinators;
 mod determinism;
 mod driving;
 mod gates;
+mod hand_overs;
 mod hooks;
 mod mismatches;
 mod random;
 mod steps;
 mod threads;
-mod together;
-mod unread;
 mod waits;
 mod world;

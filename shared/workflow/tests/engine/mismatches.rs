@@ -17,15 +17,15 @@ fn original() -> World {
         ctx.wait_for_event("go").await?;
         ctx.sleep(Duration::from_secs(1)).await
     });
-    world.settle();
+    world.run_until_waiting();
     let id = world.id_of(Type::WaitCreated);
-    world.news(Type::WaitCompleted, &id, json!({"outcome": "event"}));
-    world.settle();
+    world.receive(Type::WaitCompleted, &id, json!({"outcome": "event"}));
+    world.run_until_waiting();
     world
 }
 
 /// The mismatch between the log of [`original`] and this code: what the log says, and what the code says.
-fn told<F, Fut, O>(code: F) -> (String, String)
+fn mismatch_of<F, Fut, O>(code: F) -> (String, String)
 where
     F: Fn(Ctx) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<O, Error>> + Send + 'static,
@@ -40,7 +40,7 @@ where
     assert_eq!(world.wanted_types(), [Type::WaitCompleted, Type::RunFailed]);
     assert_eq!(world.wanted()[0].correlation_id, open);
     assert!(!world.execution().busy() && world.execution().next_due().is_none());
-    world.settle();
+    world.run_until_waiting();
     let error = world.error();
     assert!(error.is("nondeterminism"));
     assert!(error.message.ends_with(&mismatch.to_string()), "{error}");
@@ -48,8 +48,8 @@ where
     (mismatch.log, mismatch.code)
 }
 
-fn says(told: (String, String), log: &str, code: &str) {
-    assert_eq!((told.0.as_str(), told.1.as_str()), (log, code));
+fn says(mismatch: (String, String), log: &str, code: &str) {
+    assert_eq!((mismatch.0.as_str(), mismatch.1.as_str()), (log, code));
 }
 
 async fn a(ctx: &Ctx) -> Result<i32, Error> {
@@ -59,24 +59,28 @@ async fn a(ctx: &Ctx) -> Result<i32, Error> {
 #[test]
 fn another_kind_of_command() {
     let code = |ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await };
-    says(told(code), "the log has step `a` (command 1)", "the code asks for sleep (command 1)");
+    says(mismatch_of(code), "the log has step `a` (command 1)", "the code asks for sleep (command 1)");
     let code = |ctx: Ctx| async move {
         a(&ctx).await?;
         ctx.hook().await.map(|hook| hook.token().to_owned())
     };
-    says(told(code), "the log has wait for the event `go` (command 2)", "the code asks for hook (command 2)");
+    says(
+        mismatch_of(code),
+        "the log has wait for the event `go` (command 2)",
+        "the code asks for hook (command 2)",
+    );
 }
 
 #[test]
 fn another_name() {
     let code = |ctx: Ctx| async move { ctx.step("b", || async { Ok::<_, Error>(1) }).await };
-    says(told(code), "the log has step `a` (command 1)", "the code asks for step `b` (command 1)");
+    says(mismatch_of(code), "the log has step `a` (command 1)", "the code asks for step `b` (command 1)");
     let code = |ctx: Ctx| async move {
         a(&ctx).await?;
         ctx.wait_for_event("stop").await.map(|event| event.data)
     };
     says(
-        told(code),
+        mismatch_of(code),
         "the log has wait for the event `go` (command 2)",
         "the code asks for wait for the event `stop` (command 2)",
     );
@@ -85,7 +89,7 @@ fn another_name() {
         ctx.sleep(Duration::from_secs(1)).await
     };
     says(
-        told(code),
+        mismatch_of(code),
         "the log has wait for the event `go` (command 2)",
         "the code asks for sleep (command 2)",
     );
@@ -99,7 +103,7 @@ fn another_order() {
             .map(|_: Vec<()>| ())
     };
     says(
-        told(code),
+        mismatch_of(code),
         "the log has step `a` (command 1)",
         "the code asks for wait for the event `go` (command 1)",
     );
@@ -108,7 +112,7 @@ fn another_order() {
 #[test]
 fn code_that_returns_early() {
     let code = |ctx: Ctx| async move { a(&ctx).await };
-    says(told(code), "the log has wait for the event `go` (command 2)", "the code has returned");
+    says(mismatch_of(code), "the log has wait for the event `go` (command 2)", "the code has returned");
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn code_that_waits_for_something_else() {
         std::future::pending::<Result<(), Error>>().await
     };
     says(
-        told(code),
+        mismatch_of(code),
         "the log has sleep (command 3)",
         "the code never asked for it: it waits for nothing that a log could bring",
     );
@@ -136,13 +140,13 @@ fn code_that_waits_for_something_else() {
 }
 
 #[test]
-fn what_the_code_waits_for_is_told_shortly() {
+fn a_mismatch_names_three_awaited_commands_and_counts_the_others() {
     let mut world = World::of(|ctx: Ctx| async move {
         all((0..5).map(|n| ctx.sleep(Duration::from_secs(n + 1)))).await.map(|_| ())
     });
-    world.settle();
+    world.run_until_waiting();
     let id = Kind::Wait.id(Ulid::from_parts(1, 2));
-    world.news(Type::WaitCreated, &id, json!({"task": "t-1"}));
+    world.receive(Type::WaitCreated, &id, json!({"task": "t-1"}));
     let _ = world.poll();
     let mismatch = world.execution().mismatch().unwrap();
     assert_eq!(mismatch.log, "the log has wait for the task `t-1`");
@@ -159,7 +163,7 @@ fn another_token() {
         let hook = ctx.hook().token("one").await?;
         hook.next::<()>().await
     });
-    world.settle();
+    world.run_until_waiting();
     world.redeploy(workflow(|ctx: Ctx, _: Value| async move {
         let hook = ctx.hook().token("two").await?;
         hook.next::<()>().await
@@ -175,7 +179,7 @@ fn another_token() {
 fn another_version() {
     let code = |ctx: Ctx, _: Value| async move { ctx.sleep(Duration::from_secs(1)).await };
     let mut world = World::new(workflow(code), Value::Null);
-    world.settle();
+    world.run_until_waiting();
     world.redeploy(Workflow::new("test", "2", code));
     let _ = world.poll();
     let mismatch = world.execution().mismatch().unwrap();
@@ -195,9 +199,9 @@ fn events_that_cannot_follow() {
         (Type::WaitCompleted, true, "(command 1) — for the code that one had ended before"),
     ] {
         let mut world = World::of(code);
-        world.settle();
+        world.run_until_waiting();
         world.pass_until_due();
-        world.settle();
+        world.run_until_waiting();
         world.crash();
         // Such a log cannot be appended; it was damaged.
         for entry in &mut world.log {
@@ -216,9 +220,9 @@ fn events_that_cannot_follow() {
 }
 
 #[test]
-fn an_id_that_only_looks_like_that_of_the_command() {
+fn an_id_with_the_ulid_of_the_command_and_another_prefix() {
     let mut world = World::of(|ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await });
-    world.settle();
+    world.run_until_waiting();
     let mut world = world.rewound(2);
     let created = &mut world.log[1][1];
     created.correlation_id = Name::new("id", created.correlation_id.to_lowercase()).unwrap();
@@ -230,7 +234,7 @@ fn an_id_that_only_looks_like_that_of_the_command() {
 #[test]
 fn a_log_without_a_beginning() {
     let mut world = World::of(|ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await });
-    world.settle();
+    world.run_until_waiting();
     world.crash();
     world.log.remove(0);
     let now = world.now;

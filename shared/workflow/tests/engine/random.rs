@@ -1,5 +1,5 @@
-//! Random workflows, random news from the world, a process that dies at any point: a run goes on as if nothing
-//! had happened, what was recorded is not done again, and every part of its log can be replayed.
+//! Random workflows, random events from the world, and a process that dies at any point: the run continues as if nothing had
+//! happened, recorded work is not done again, and every prefix of the log can be replayed.
 
 use std::{
     collections::BTreeMap,
@@ -74,7 +74,7 @@ enum Move {
     Crash,
     Open(Index),
     Pass(u64),
-    News(Index),
+    Receive(Index),
     Cancel,
 }
 
@@ -86,7 +86,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         15 => Just(Move::Crash),
         30 => any::<Index>().prop_map(Move::Open),
         20 => (1..80_u64).prop_map(Move::Pass),
-        20 => any::<Index>().prop_map(Move::News),
+        20 => any::<Index>().prop_map(Move::Receive),
         1 => Just(Move::Cancel),
     ];
     prop::collection::vec(one, 0..120)
@@ -199,7 +199,7 @@ fn world(plan: &Plan, gates: &Gates) -> World {
 }
 
 /// What the world may append: payloads and events for what is open.
-fn news(history: &RunHistory, salt: usize) -> Vec<LogDraft> {
+fn world_events(history: &RunHistory, salt: usize) -> Vec<LogDraft> {
     let payload = |id: &Name| draft(Type::HookReceived, id, json!({"payload": format!("payload {salt}")}));
     let hooks = history.active_hooks().map(|hook| payload(&hook.hook_id));
     let waits = history.open_waits().filter_map(|wait| match &wait.what {
@@ -229,10 +229,10 @@ impl NothingTwice {
 }
 
 fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
-    let append_news = |world: &mut World, index: &Index| {
-        let news = news(&world.history, number);
-        if !news.is_empty() {
-            world.append(vec![index.get(&news).clone()]);
+    let append_event = |world: &mut World, index: &Index| {
+        let events = world_events(&world.history, number);
+        if !events.is_empty() {
+            world.append(vec![index.get(&events).clone()]);
         }
     };
     match next {
@@ -243,7 +243,7 @@ fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
         }
         Move::RecordLate(index) => {
             let _ = world.poll();
-            append_news(world, index);
+            append_event(world, index);
             let _ = world.poll();
             if !world.ended() {
                 world.record();
@@ -257,7 +257,7 @@ fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
             }
         }
         Move::Pass(ms) => world.pass(*ms),
-        Move::News(index) => append_news(world, index),
+        Move::Receive(index) => append_event(world, index),
         Move::Cancel => {
             let mut drafts = world.history.closings();
             drafts.push(draft(Type::RunCancelled, &world.run_id.clone(), json!({})));
@@ -269,7 +269,7 @@ fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
 /// Lets everything happen that can, until the run has ended.
 fn finish(world: &mut World, gates: &Gates, check: &mut NothingTwice) {
     for turn in 0..2_000 {
-        world.settle();
+        world.run_until_waiting();
         check.check(gates, &world.history);
         if world.ended() {
             return;
@@ -277,8 +277,8 @@ fn finish(world: &mut World, gates: &Gates, check: &mut NothingTwice) {
         for name in gates.waiting() {
             gates.open(&name);
         }
-        if let Some(news) = news(&world.history, 1_000 + turn).into_iter().next() {
-            world.append(vec![news]);
+        if let Some(event) = world_events(&world.history, 1_000 + turn).into_iter().next() {
+            world.append(vec![event]);
         }
         world.pass(50);
     }

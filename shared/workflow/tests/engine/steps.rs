@@ -27,7 +27,7 @@ fn a_fast_step_costs_one_entry_and_the_first_one_also_starts_the_run() {
         let b: u32 = ctx.step("b", || async { Ok::<_, Error>(a + 1) }).input(&json!({"a": a})).await?;
         Ok(a + b)
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 41);
     assert_eq!(world.log.len(), 4);
     assert_eq!(world.types(1), [&[Type::RunStarted], FAST_STEP.as_slice()].concat());
@@ -43,7 +43,7 @@ fn a_fast_step_costs_one_entry_and_the_first_one_also_starts_the_run() {
 }
 
 #[test]
-fn a_step_that_takes_longer_is_seen_while_it_runs() {
+fn a_slow_step_is_recorded_as_started_while_it_runs() {
     let gates = Gates::default();
     let mut world = gated(&gates, Retry::default());
     assert!(world.poll().is_pending());
@@ -63,7 +63,7 @@ fn a_step_that_takes_longer_is_seen_while_it_runs() {
     assert!(world.poll().is_ready());
     assert!(!world.execution().busy());
     assert_eq!(world.wanted_types(), [Type::StepCompleted]);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 1);
     assert_eq!(gates.begun("a"), 1);
 }
@@ -85,7 +85,7 @@ fn gated(gates: &Gates, retry: Retry) -> World {
 }
 
 #[test]
-fn what_is_wanted_stays_wanted_until_it_is_fed() {
+fn an_event_is_wanted_until_it_is_fed() {
     let mut world = World::of(|ctx: Ctx| async move {
         ctx.step("a", || async { Err::<(), _>(Error::retryable("not yet")) }).await
     });
@@ -107,7 +107,7 @@ fn what_is_wanted_stays_wanted_until_it_is_fed() {
 }
 
 #[test]
-fn a_step_is_tried_again_when_its_rest_is_over_and_fails_with_its_last_error() {
+fn a_step_is_retried_after_its_pause_and_fails_with_its_last_error() {
     let mut world = World::of(|ctx: Ctx| async move {
         let mut tried = 0;
         let step = || {
@@ -120,7 +120,7 @@ fn a_step_is_tried_again_when_its_rest_is_over_and_fails_with_its_last_error() {
         let error = result.unwrap_err();
         Ok(json!({"error": error.message, "code": error.code, "fatal": error.fatal}))
     });
-    world.settle();
+    world.run_until_waiting();
     let start = world.now;
     assert_eq!(world.data(Type::StepRetrying)[0]["retryAfter"], start.plus(2_000).get());
     assert_eq!(world.execution().next_due(), Some(start.plus(2_000)));
@@ -128,10 +128,10 @@ fn a_step_is_tried_again_when_its_rest_is_over_and_fails_with_its_last_error() {
     world.pass(1_999);
     assert!(world.poll().is_pending());
     world.pass(1);
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.execution().next_due(), Some(start.plus(8_000)));
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!({"error": "failure 3", "code": "down", "fatal": true}));
     let attempts: Vec<_> = world.data(Type::StepStarted).iter().map(|data| data["attempt"].clone()).collect();
     assert_eq!(attempts, [1, 2, 3]);
@@ -143,7 +143,7 @@ fn a_step_is_tried_again_when_its_rest_is_over_and_fails_with_its_last_error() {
 }
 
 #[test]
-fn a_step_that_rests_is_not_begun_early_because_others_go_on() {
+fn a_paused_step_does_not_begin_early_when_others_continue() {
     let gates = Gates::default();
     let inner = gates.clone();
     let mut world = World::of(move |ctx: Ctx| {
@@ -163,15 +163,15 @@ fn a_step_that_rests_is_not_begun_early_because_others_go_on() {
             futures::future::join(resting, slow).await.0
         }
     });
-    world.settle();
+    world.run_until_waiting();
     gates.open("slow");
-    world.settle();
+    world.run_until_waiting();
     assert_eq!((world.count(Type::StepCompleted), gates.begun("resting")), (1, 1));
     // Another runner starts the second attempt before its time, and dies.
     let id = world.log[1][1].correlation_id.clone();
-    world.news(Type::StepStarted, &id, json!({"attempt": 2}));
+    world.receive(Type::StepStarted, &id, json!({"attempt": 2}));
     world.crash();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(gates.begun("resting"), 2);
     assert_eq!(world.output(), Value::Null);
 }
@@ -184,16 +184,16 @@ fn a_step_that_is_kept_and_not_awaited_does_not_make_anything_due() {
         ctx.sleep(Duration::from_secs(60)).await?;
         step.await
     });
-    world.settle();
+    world.run_until_waiting();
     let due = world.now.plus(60_000);
     assert_eq!((world.execution().next_due(), world.execution().busy()), (Some(due), false));
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 7);
 }
 
 #[test]
-fn a_fatal_error_is_not_tried_again_and_an_error_may_say_when_it_is() {
+fn a_fatal_error_is_not_retried_and_an_error_may_set_its_pause() {
     let mut world = World::of(|ctx: Ctx| async move {
         let fatal = ctx.step("fatal", || async { Err::<(), _>(Error::fatal("no")) }).await.unwrap_err();
         let later = Error::retryable("busy").retry_after(Duration::from_secs(600));
@@ -204,21 +204,21 @@ fn a_fatal_error_is_not_tried_again_and_an_error_may_say_when_it_is() {
         };
         ctx.step("later", step).await
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.data(Type::StepFailed).len(), 1);
     let at = world.now.plus(600_000);
     assert_eq!(world.execution().next_due(), Some(at));
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), "no");
 }
 
 #[test]
-fn errors_of_others_are_retryable_and_tell_their_causes() {
+fn standard_errors_are_retryable_and_name_their_causes() {
     let mut world = World::of(|ctx: Ctx| async move {
         ctx.step("parse", || async { "x".parse::<u32>() }).retry(Retry::never()).await
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.error().message, "invalid digit found in string");
 }
 
@@ -229,12 +229,12 @@ fn crashes_do_not_use_up_attempts() {
     for attempt in 1..=5 {
         assert!(world.poll().is_pending());
         world.pass(VISIBLE_AFTER_MS);
-        world.settle();
+        world.run_until_waiting();
         assert_eq!(world.data(Type::StepStarted).last().unwrap()["attempt"], attempt);
         world.crash();
     }
     gates.open("a");
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), 6);
     assert_eq!(world.count(Type::StepCreated), 1);
     assert_eq!(world.data(Type::StepStarted).last().unwrap()["attempt"], 6);
@@ -294,14 +294,14 @@ fn panics_of_steps_are_errors_and_panics_of_workflows_fail_the_run() {
         }
         Ok(())
     });
-    world.settle();
+    world.run_until_waiting();
     let error = world.error();
     assert_eq!(error.message, "panicked: panicked: at once, panicked: later");
     assert!(error.is("panic"));
 }
 
 #[test]
-fn a_step_that_panics_is_tried_again() {
+fn a_step_that_panics_is_retried() {
     let tried = Arc::new(AtomicUsize::new(0));
     let mut world = World::of(move |ctx: Ctx| {
         let tried = Arc::clone(&tried);
@@ -313,15 +313,15 @@ fn a_step_that_panics_is_tried_again() {
             ctx.step("a", step).await
         }
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.data(Type::StepRetrying)[0]["error"], "panicked: the first time");
     world.pass_until_due();
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), "fine");
 }
 
 #[test]
-fn results_cross_the_log_as_json_and_say_what_does_not_fit() {
+fn results_cross_the_log_as_json_and_errors_name_the_field() {
     #[derive(Serialize, Deserialize)]
     struct Old {
         amount: f64,
@@ -338,7 +338,7 @@ fn results_cross_the_log_as_json_and_say_what_does_not_fit() {
         ctx.sleep(Duration::from_secs(1)).await?;
         Ok(old)
     });
-    world.settle();
+    world.run_until_waiting();
     let mut world = world.rewound(2);
     world.redeploy(workflow(|ctx: Ctx, _: Value| async move {
         let never = || async { Err::<New, _>(Error::fatal("it has run")) };
@@ -352,13 +352,13 @@ fn results_cross_the_log_as_json_and_say_what_does_not_fit() {
         let unwritable = || async { Ok::<_, Error>(std::collections::HashMap::from([((1, 2), 3)])) };
         ctx.step("a", unwritable).await.map(|map| map.len())
     });
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.error().message, "result: key must be a string");
     assert_eq!(world.count(Type::StepRetrying), 0);
 }
 
 #[test]
-fn closures_may_borrow_and_change_what_is_around_them() {
+fn the_code_of_a_step_may_borrow_and_change_variables_of_the_workflow() {
     let mut world = World::of(|ctx: Ctx| async move {
         let words = vec!["a".to_owned(), "b".to_owned()];
         let joined: String = ctx.step("join", || join(&words)).await?;
@@ -373,20 +373,20 @@ fn closures_may_borrow_and_change_what_is_around_them() {
     async fn join(words: &[String]) -> Result<String, Error> {
         Ok(words.join("+"))
     }
-    world.settle();
+    world.run_until_waiting();
     assert_eq!(world.output(), json!(["a+b"]));
 }
 
 #[test]
-fn a_result_of_another_runner_replaces_what_runs_here() {
+fn a_result_of_another_runner_replaces_the_attempt_in_this_process() {
     let gates = Gates::default();
     let mut world = gated(&gates, Retry::default());
     let _ = world.poll();
     world.pass(VISIBLE_AFTER_MS);
-    world.settle();
+    world.run_until_waiting();
     let id = world.id_of(Type::StepCreated);
-    world.news(Type::StepStarted, &id, json!({"attempt": 2}));
-    world.news(Type::StepRetrying, &id, json!({"error": "elsewhere"}));
+    world.receive(Type::StepStarted, &id, json!({"attempt": 2}));
+    world.receive(Type::StepRetrying, &id, json!({"error": "elsewhere"}));
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::StepStarted], "the attempt here goes on");
     assert!(world.execution().busy());
@@ -396,8 +396,8 @@ fn a_result_of_another_runner_replaces_what_runs_here() {
     assert_eq!(world.wanted_types(), [Type::StepStarted, Type::StepCompleted]);
     assert_eq!(world.wanted()[0].event_data["attempt"], 3);
     // But the other one was faster.
-    world.news(Type::StepStarted, &id, json!({"attempt": 3}));
-    world.news(Type::StepCompleted, &id, json!({"result": 77}));
-    world.settle();
+    world.receive(Type::StepStarted, &id, json!({"attempt": 3}));
+    world.receive(Type::StepCompleted, &id, json!({"result": 77}));
+    world.run_until_waiting();
     assert_eq!(world.output(), 77);
 }

@@ -63,7 +63,7 @@ async fn errand(errands: Errands) {
 }
 
 #[test]
-fn no_waking_from_another_thread_is_lost() {
+fn no_wake_from_another_thread_is_lost() {
     let (errands, received) = channel();
     let runner = thread::spawn(move || run_errands(&received));
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -146,8 +146,8 @@ impl World {
         self.log.push(entry);
     }
 
-    /// Appends one event, as another process would.
-    pub(crate) fn news(&mut self, event_type: Type, id: &Name, data: Value) {
+    /// Appends one event, as another process does.
+    pub(crate) fn receive(&mut self, event_type: Type, id: &Name, data: Value) {
         self.append(vec![draft(event_type, id, data)]);
     }
 
@@ -162,13 +162,13 @@ impl World {
     }
 
     /// Polls and appends until only a step, the clock or another process can move the run on.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_waiting(&mut self) {
         for _ in 0..100_000 {
             if self.poll().is_pending() || !self.record() {
                 return;
             }
         }
-        panic!("it never settles");
+        panic!("the run never waits");
     }
 
     /// Lets time pass.

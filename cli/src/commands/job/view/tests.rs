@@ -1,5 +1,5 @@
-use ledgerline_dispatch::{JobDetails, JobRecord, JobTaskDetails, JobView};
 use ledgerline_event::Name;
+use ledgerline_jobs::{JobDetails, JobRecord, JobTaskDetails, JobView};
 use serde_json::{Value, json};
 
 use super::*;
@@ -105,7 +105,7 @@ fn colours_are_for_terminals_only() {
 #[test]
 fn a_change_is_one_line() {
     let details = diamond();
-    let line = |task: usize| change(&details.tasks[task], &details, now());
+    let line = |task: usize| change_line(&details.tasks[task], &details, now());
     assert_eq!(line(2), "2026-01-03T15:22:20.000Z  ✗ c  failed      3s  attempt 3, auth: no key [31m");
     assert_eq!(line(0), "2026-01-03T15:22:20.000Z  ✓ a  completed   1s");
 }
@@ -124,7 +124,7 @@ fn what_waits_in_vain_is_told_what_is_missing() {
 #[test]
 fn every_state_of_a_task_says_what_it_is_about() {
     let said = |state: &str, known: Value| {
-        of_summary(task("a", &[], Some(state), known).summary.as_ref().unwrap()).unwrap_or_default()
+        task_note(task("a", &[], Some(state), known).summary.as_ref().unwrap()).unwrap_or_default()
     };
     for (state, known, expected) in [
         ("pending", json!({"generation": 2}), "generation 2, for a worker"),

@@ -44,7 +44,7 @@ fn run(change: Value) -> RunView<'static> {
 }
 
 fn plain(view: &RunView<'_>) -> String {
-    draw(view, Beside::default(), now(), &Paper::PLAIN).join("\n")
+    draw(view, RecordFields::default(), now(), &Paper::PLAIN).join("\n")
 }
 
 #[test]
@@ -77,11 +77,11 @@ x task req-1                   timeout                 5s  |         ------    |
 fn a_terminal_has_blocks_and_as_many_columns_as_it_says() {
     for width in [20, 50, 80, 120, 240] {
         let paper = Paper::blocks(width);
-        for line in draw(&order(), Beside::default(), now(), &paper) {
+        for line in draw(&order(), RecordFields::default(), now(), &paper) {
             assert!(columns(&line) <= width, "{width}: {line}");
         }
     }
-    let drawn = draw(&order(), Beside::default(), now(), &Paper::blocks(120)).join("\n");
+    let drawn = draw(&order(), RecordFields::default(), now(), &Paper::blocks(120)).join("\n");
     assert!(drawn.contains("✓ reserve stock ") && drawn.contains("│██████"), "{drawn}");
     assert!(drawn.contains("○ event payment.received ") && drawn.contains("░░░│"), "{drawn}");
     assert!(
@@ -93,7 +93,7 @@ fn a_terminal_has_blocks_and_as_many_columns_as_it_says() {
 #[test]
 fn colours_change_nothing_else() {
     let coloured = Paper { canvas: Canvas { colours: true, ..Paper::PLAIN.canvas }, ..Paper::PLAIN };
-    let lines = draw(&order(), Beside::default(), now(), &coloured).join("\n");
+    let lines = draw(&order(), RecordFields::default(), now(), &coloured).join("\n");
     assert!(lines.contains("\u{1b}[32m+\u{1b}[0m reserve stock"), "{lines}");
     let mut rest = lines.as_str();
     let mut bare = String::new();
@@ -128,11 +128,11 @@ fn the_end_of_a_run_is_told_whole() {
 }
 
 #[test]
-fn a_run_that_nobody_begins_says_so() {
+fn a_pending_run_says_that_no_runner_has_begun_it() {
     let pending = run(json!({"state": "pending", "startedAt": null}));
-    assert!(plain(&pending).contains("took      nobody has begun it for 20s"));
-    let beside = Beside { external: true, last_error: Some("version 3 is not here; there are: 4") };
-    let drawn = draw(&pending, beside, now(), &Paper::PLAIN).join("\n");
+    assert!(plain(&pending).contains("took      no runner has begun it for 20s"));
+    let record = RecordFields { external: true, last_error: Some("version 3 is not here; there are: 4") };
+    let drawn = draw(&pending, record, now(), &Paper::PLAIN).join("\n");
     assert!(drawn.contains("fulfil-order, version 3, executed elsewhere\n"), "{drawn}");
     assert!(drawn.ends_with("trouble   version 3 is not here; there are: 4"), "{drawn}");
 }
@@ -148,7 +148,7 @@ fn what_has_ended_makes_room_for_what_is_under_way() {
         })
         .collect();
     let paper = Paper { canvas: Canvas { height: 20, ..Paper::PLAIN.canvas }, ..Paper::PLAIN };
-    let lines = draw(&run(json!({ "steps": steps })), Beside::default(), now(), &paper);
+    let lines = draw(&run(json!({ "steps": steps })), RecordFields::default(), now(), &paper);
     assert!(lines.len() < 20, "{lines:#?}");
     let shown = lines.join("\n");
     assert!(shown.contains("> s0 ") && shown.contains("> s50 ") && shown.contains("+ s99 "), "{shown}");

@@ -1,0 +1,59 @@
+//! Drains: each drainer passes over each tenant's time line by cursor and starts what subscribes to it.
+//!
+//! It promises that each start is made once per epoch, whichever process dies at whichever moment, and that a start that fails holds
+//! up nothing but the later starts of its entity. Correctness rests on the order of writes and reads: a drainer publishes its watermark
+//! before it reads the first page ([`DrainState`], `drain`), the outbox stores the effects of a start before it sends any of
+//! them, and a drainer releases the lease only if no wake-up has come.
+//!
+//! It stores drain states, marks, blocks, parked starts, rounds, subscriptions and workflow types. The dispatcher calls it,
+//! and the API for what tenants register and operators ask.
+
+mod block_retry;
+mod components;
+mod drain;
+mod drainers;
+mod event_handler;
+mod lag;
+mod lease;
+mod manual_start;
+mod marks;
+mod matcher_cache;
+mod new_workflow_type;
+mod open_blocks;
+mod operator_requests;
+mod operator_retry;
+mod park_or_halt;
+mod parked;
+mod recently_handled;
+mod registry;
+mod release_blocks;
+mod rewind;
+mod round;
+mod sample;
+mod slow_visits;
+mod start_decision;
+mod start_plan;
+mod sweep;
+mod visits;
+mod waiting_starts;
+
+pub use components::{
+    DrainParts, Drains, JobEvents, Page, PageHandled, PageStop, ParkedStarts, Registry, Sweep,
+};
+pub use drain::Drained;
+pub use drainers::{DEFAULT_DRAINER, Drainer, Drainers, JOBS_DRAINER};
+pub use event_handler::Triggered;
+pub use lag::{DrainerState, STALL_MS};
+pub use lease::{LEASE_MS, SETTLE_MS};
+pub use ledgerline_store::{
+    DrainState, Epochs, Halted, ParkedBecause, ParkedPage, ParkedStart, ParkedState, Rewound,
+};
+pub use manual_start::ManualStart;
+pub use new_workflow_type::{NewTask, NewWorkflowType};
+pub use operator_retry::Retried;
+pub use parked::MAX_ATTEMPTS;
+pub use registry::{NewSubscription, SubscriptionChange};
+pub use rewind::Rewind;
+pub use sample::SampleEvent;
+pub use start_plan::{Input, PlanError, StartEffects, StartPlanner, StartRequest};
+pub use sweep::Swept;

@@ -1,0 +1,125 @@
+//! Marks: a drainer left something undone for a tenant.
+//!
+//! A mark is put before the lease is released, and each put renews its nonce. A sweep that found everything settled deletes
+//! the marks that it read before its visit, and only if no process has put them again since. Sweeps of the version before
+//! compare fences alone. Marks are spread over several partitions. Those of the version before are in one of
+//! their own, which is read and cleared as well.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{FutureExt, future::join_all};
+use ledgerline_event::Name;
+use ledgerline_ledger::Emitter;
+use ledgerline_store::{Mark, MarkPlace, MarkRecords, MarkStamp, Patience, StoreError, keys};
+use tokio::time::timeout;
+
+/// A drainer at a tenant.
+pub(crate) type Visit = (Name, Name);
+
+/// The visits that are marked, each with its marks as they were read.
+pub(crate) type Marked = BTreeMap<Visit, Vec<Mark>>;
+
+/// The marks of one stage.
+#[derive(Clone, Debug)]
+pub(crate) struct Marks {
+    pub(crate) records: MarkRecords,
+    pub(crate) emitter: Emitter,
+}
+
+impl Marks {
+    /// Every mark, and how many partitions could not be read: the next sweep finds their marks.
+    pub(crate) async fn marked(&self) -> (Marked, usize) {
+        let mut read = Vec::new();
+        for partition in keys::dirty_partitions() {
+            let marks = async move {
+                let marks: Result<Vec<Mark>, StoreError> = self.records.in_partition(&partition).await;
+                (partition, marks)
+            };
+            read.push(marks.boxed());
+        }
+        let (mut marked, mut unread) = (Marked::new(), 0);
+        for (partition, marks) in join_all(read).await {
+            match marks {
+                Ok(marks) => {
+                    for mark in marks {
+                        if let Some(visit) = mark.visit() {
+                            marked.entry(visit).or_default().push(mark);
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(partition, %error, "marks were not read; the next sweep reads them");
+                    unread += 1;
+                }
+            }
+        }
+        (marked, unread)
+    }
+
+    /// Puts a mark. One attempt: the caller may hold the lease.
+    pub(crate) async fn mark_dirty(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        fence: u64,
+    ) -> Result<(), StoreError> {
+        self.records.put(tenant, drainer, fence, &self.stamp()).await
+    }
+
+    /// Puts a mark, and waits while the table throttles. The caller holds no lease.
+    pub(crate) async fn mark_patiently(
+        &self,
+        tenant: &Name,
+        drainer: &Name,
+        fence: u64,
+    ) -> Result<(), StoreError> {
+        let mut patience = Patience::default();
+        while let Err(error) = self.mark_dirty(tenant, drainer, fence).await {
+            patience.wait_after(error).await?;
+        }
+        Ok(())
+    }
+
+    /// Marks a visit that was not made or that failed. It reads nothing: what made the visit fail may be the drain state.
+    /// `false` if neither partition takes the mark in time.
+    pub(crate) async fn mark_unread(&self, (tenant, drainer): &Visit, within: Duration) -> bool {
+        for place in [MarkPlace::Main, MarkPlace::Spare] {
+            let partition = place.partition(tenant, drainer);
+            match timeout(within, self.renew_mark((tenant, drainer), place)).await {
+                Ok(Ok(())) => return true,
+                Ok(Err(error)) => {
+                    tracing::error!(%tenant, %drainer, partition, %error, "no mark was put");
+                }
+                Err(_) => {
+                    tracing::error!(%tenant, %drainer, partition, "there was no time to put a mark");
+                }
+            }
+        }
+        false
+    }
+
+    async fn renew_mark(
+        &self,
+        (tenant, drainer): (&Name, &Name),
+        place: MarkPlace,
+    ) -> Result<(), StoreError> {
+        let mut patience = Patience::default();
+        while let Err(error) = self.records.put_without_fence(tenant, drainer, place, &self.stamp()).await {
+            patience.wait_after(error).await?;
+        }
+        Ok(())
+    }
+
+    /// Distinguishes the next put of a mark from all others.
+    pub(crate) fn stamp(&self) -> MarkStamp {
+        MarkStamp { nonce: self.emitter.new_event_id(), now: self.emitter.now() }
+    }
+
+    /// Deletes the marks that were read before a visit that found everything settled.
+    pub(crate) async fn clear_marks(&self, marks: &[Mark], fence: u64) -> Result<(), StoreError> {
+        for mark in marks {
+            self.records.delete_as_read(mark, fence).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Starts of an event that are not made: the drainer parks them, or halts before the event.
+
+use ledgerline_event::{Event, Name, keys::time_of};
+use ledgerline_store::{Halted, ParkedBecause, ParkedState, keys::ControlKey};
+use ledgerline_subscription::{FAN_OUT, MAX_VIA, Subscription, Verdict};
+use serde_json::json;
+
+use crate::{
+    event_handler::{EventHandler, Work},
+    open_blocks::Hindered,
+    parked::id,
+    start_decision::MAX_REASON,
+};
+use ledgerline_outbox::{DispatchError, Notice};
+
+/// What is wrong with an event's starts.
+#[derive(Default)]
+pub(crate) struct NotStarted {
+    /// They fail in the same way each time.
+    pub(crate) permanent: Vec<(Subscription, String)>,
+    /// They fail, and their subscriptions say that the drain stands before them.
+    pub(crate) halts: Vec<(Subscription, String)>,
+    pub(crate) loops: Vec<Subscription>,
+    pub(crate) capped: Vec<Subscription>,
+}
+
+impl NotStarted {
+    fn are_none(&self) -> bool {
+        self.permanent.is_empty() && self.halts.is_empty() && self.loops.is_empty() && self.capped.is_empty()
+    }
+}
+
+impl EventHandler<'_> {
+    /// Parks starts and alerts. Answers whether the drain stops before this event.
+    pub(crate) async fn park_or_halt(&self, work: &Work) -> Result<Option<Halted>, Hindered> {
+        let Work { event, sk, troubles, .. } = work;
+        if troubles.are_none() {
+            return Ok(None);
+        }
+        let mut alerts = Vec::new();
+        for subscription in &troubles.loops {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            let reason =
+                format!("{MAX_VIA} subscriptions have led here already: {}", event.context.via.join(", "));
+            let reason: String = reason.chars().take(MAX_REASON).collect();
+            let because = ParkedBecause::Loop;
+            self.drains.parked.notify_parked(about, subscription, because, &reason, 0).await?;
+            alerts.extend(self.drains.parked.alert_parked(about, subscription, &reason).await?);
+            self.drains.parked.park(about, subscription, because, reason).await?;
+        }
+        if !troubles.capped.is_empty() {
+            alerts.extend(self.cap(event, sk, &troubles.capped).await?);
+        }
+        for (subscription, reason) in &troubles.permanent {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            self.drains.parked.park_failed(about, subscription, reason, &mut alerts).await?;
+        }
+        let mut halted = None;
+        for (subscription, reason) in &troubles.halts {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            self.blocks.stand_before(sk).await?;
+            let stop = self.drains.parked.halt(about, subscription, reason.clone(), self.blocks).await?;
+            halted = halted.or(stop);
+        }
+        self.made().alerts.extend(alerts);
+        Ok(halted)
+    }
+
+    /// More subscriptions than may start: the rest are parked, with one alert for all of them.
+    async fn cap(
+        &self,
+        event: &Event,
+        sk: &str,
+        capped: &[Subscription],
+    ) -> Result<Option<ControlKey>, DispatchError> {
+        let about = self.about(event, sk, "");
+        let ids: Vec<&Name> = capped.iter().map(|subscription| &subscription.subscription_id).collect();
+        let matched = FAN_OUT + capped.len();
+        let reason = format!("{matched} subscriptions match this event and at most {FAN_OUT} start");
+        let details = json!({ "subscriptionIds": ids, "matched": matched, "started": FAN_OUT });
+        self.drains.outbox.notify(Notice::Capped, about, details).await?;
+        let text = format!(
+            ":warning: *Too many subscriptions for one event*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}; the other \
+             {} are parked.\n`ledgerline {} --tenant '{}' parked list`",
+            event.event_type,
+            event.event_id,
+            event.entity_type,
+            event.entity_id,
+            event.tenant_id,
+            capped.len(),
+            self.drains.ledger_flag,
+            event.tenant_id,
+        );
+        let alert = self.drains.outbox.alert(Notice::Capped, about, text).await?;
+        for subscription in capped {
+            let about = self.about(event, sk, &subscription.subscription_id);
+            self.drains.parked.park(about, subscription, ParkedBecause::FanoutCap, reason.clone()).await?;
+        }
+        Ok(alert)
+    }
+
+    /// What did not start before has started now.
+    pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
+        for start in &work.starts {
+            let about = self.about(&work.event, &work.sk, &start.triggered.subscription_id);
+            self.drains.parked.no_longer_retrying(&self.tenant, &id(&about)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what nothing needs any more of events that the drain stood before. Answers those without any rows.
+    pub(crate) async fn close_halts(&self) -> Result<Vec<String>, DispatchError> {
+        let places = self.blocks.stood_before().clone();
+        let mut left = Vec::new();
+        for place in places {
+            if self.close_unwanted(&place).await? {
+                left.push(place);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Takes away what was noted about an event that the drain stood before, for starts that a rewind has given another
+    /// epoch, and for subscriptions that are removed, disabled, or do not want the event any more. Answers whether
+    /// nothing is left.
+    async fn close_unwanted(&self, sk: &str) -> Result<bool, DispatchError> {
+        let Some(time) = time_of(sk) else { return Ok(true) };
+        let mut retrying = self.drains.parked.records.of_time(&self.tenant, time).await?;
+        retrying.retain(|start| {
+            let of_halt = start.state == ParkedState::Retrying && start.block.is_none();
+            of_halt && start.event_place == sk && start.drainer_id == self.drainer
+        });
+        if retrying.is_empty() {
+            return Ok(true);
+        }
+        // One that has expired is wanted by no subscription.
+        let mut event = self.drains.timeline.stored_at(&self.tenant, sk).await?;
+        let unreadable = match &mut event {
+            Some(event) => self.restore(event).await.is_some(),
+            None => false,
+        };
+        let decisions = event.as_ref().map(|event| self.matcher.decide(event)).unwrap_or_default();
+        let mut left = 0;
+        for start in retrying {
+            let wanted = decisions.iter().any(|decision| {
+                let unwanted =
+                    matches!(decision.verdict, Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia);
+                decision.subscription.subscription_id == start.subscription_id && (unreadable || !unwanted)
+            });
+            if wanted && start.epoch == self.epochs.of(sk) {
+                left += 1;
+            } else {
+                self.drains.parked.no_longer_retrying(&self.tenant, &start.id).await?;
+            }
+        }
+        Ok(left == 0)
+    }
+}

@@ -1,0 +1,299 @@
+//! Starts that did not work: those that wait in a block or that the drain stands before, and those that are
+//! parked, so that an operator can see why, mend the cause, and start them after all.
+//!
+//! One record per start and epoch, while there is something to do about it. What was started
+//! or dropped after all has a claim, as every start has.
+
+use ledgerline_event::{Event, Millis, Name};
+use ledgerline_store::{
+    Block, Halted, ParkedBecause, ParkedFilter, ParkedPage, ParkedStart, ParkedState, ParkedWrite, keys,
+};
+use ledgerline_subscription::Subscription;
+use serde_json::json;
+
+use crate::{
+    ParkedStarts,
+    block_retry::pause,
+    open_blocks::{Hindered, OpenBlocks},
+};
+use ledgerline_outbox::{About, DispatchError, Notice};
+
+/// After so many attempts a start is parked.
+pub const MAX_ATTEMPTS: u32 = 5;
+
+/// The same start always has the same id.
+pub(crate) fn id(about: &About<'_>) -> String {
+    let epoch = about.epoch.to_string();
+    let digest = ledgerline_outbox::digest(&[about.drainer, &epoch, about.subscription, about.sk]);
+    format!("{}-{}", about.event.timestamp, &digest[..16])
+}
+
+impl ParkedStarts {
+    /// One more failure of a start that the drain stands before. `None`: it was settled otherwise and the drain goes on.
+    pub(crate) async fn halt(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: String,
+        blocks: &OpenBlocks<'_>,
+    ) -> Result<Option<Halted>, Hindered> {
+        let now = self.emitter.now();
+        let before = self.records.get(&about.event.tenant_id, &id(&about)).await?;
+        let halted =
+            |until, reason| Ok(Some(Halted { event_id: about.event.event_id.clone(), until, reason }));
+        match &before {
+            // A block that was opened before its subscription said halt goes on.
+            Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(None),
+            Some(before) if before.next_attempt_at.is_some_and(|next| next > now) => {
+                return halted(before.next_attempt_at.unwrap_or(now), reason);
+            }
+            Some(_) => {}
+            // Started or dropped by hand in the meantime.
+            None if self.outbox.claim_there(&about.start_claim()).await? => return Ok(None),
+            None => {}
+        }
+        let attempts = before.as_ref().map_or(0, |before| before.attempts) + 1;
+        let first_failed_at = before.as_ref().map_or(now, |before| before.first_failed_at);
+        // This is done once, and again until it is: the record comes last.
+        self.notify_failed(about, subscription, &reason).await?;
+        let next = now.plus(pause(attempts));
+        let start = ParkedStart {
+            attempts,
+            first_failed_at,
+            state: ParkedState::Retrying,
+            next_attempt_at: Some(next),
+            ..parked_start(&about, subscription, ParkedBecause::Failed, reason.clone(), now)
+        };
+        // On condition of the fence: what a holder that slept past its lease leaves here, nothing would take away.
+        let mut writes = blocks.writes();
+        writes.put_parked_if_uncounted(&start, attempts - 1)?;
+        blocks.commit(writes).await?;
+        halted(next, reason)
+    }
+
+    /// Parks a start whose event fails in the same way each time.
+    pub(crate) async fn park_failed(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+        alerts: &mut Vec<keys::ControlKey>,
+    ) -> Result<(), DispatchError> {
+        let before = self.records.get(&about.event.tenant_id, &id(&about)).await?;
+        match &before {
+            // One that waits in a block is decided anew when its turn comes.
+            Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(()),
+            Some(_) => {}
+            None if self.outbox.claim_there(&about.start_claim()).await? => return Ok(()),
+            None => {}
+        }
+        let counted = before.as_ref().map_or(0, |before| before.attempts);
+        let parked = self.parked_for_good(about, subscription, reason, counted + 1, Some(alerts)).await?;
+        // If another process has written there, the next pass finds what it wrote.
+        match self.records.put_if_uncounted(&about.event.tenant_id, &parked, counted).await? {
+            ParkedWrite::Done | ParkedWrite::Changed => Ok(()),
+        }
+    }
+
+    /// Emits once that a start failed.
+    pub(crate) async fn notify_failed(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+    ) -> Result<(), DispatchError> {
+        let details = json!({
+            "subscriptionId": subscription.subscription_id,
+            "workflowType": subscription.workflow_type,
+            "reason": reason,
+        });
+        self.outbox.notify(Notice::Failed, about, details).await
+    }
+
+    /// Emits that a start is parked, and returns the row to write for it. Without `alerts` no alert is stored: there was
+    /// one about the start that it waited for.
+    pub(crate) async fn parked_for_good(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+        attempts: u32,
+        alerts: Option<&mut Vec<keys::ControlKey>>,
+    ) -> Result<ParkedStart, DispatchError> {
+        let now = self.emitter.now();
+        self.notify_failed(about, subscription, reason).await?;
+        let because = ParkedBecause::Failed;
+        self.notify_parked(about, subscription, because, reason, attempts).await?;
+        if let Some(alerts) = alerts {
+            alerts.extend(self.alert_parked(about, subscription, reason).await?);
+        }
+        let start = parked_start(&about, subscription, because, reason.to_owned(), now);
+        Ok(ParkedStart { attempts, parked_at: Some(now), ..start })
+    }
+
+    /// Takes away the record of a start that the drain stood before.
+    pub(crate) async fn no_longer_retrying(&self, tenant: &Name, id: &str) -> Result<(), DispatchError> {
+        match self.records.delete_if_halted(tenant, id).await? {
+            ParkedWrite::Done | ParkedWrite::Changed => Ok(()),
+        }
+    }
+
+    /// Parks a start at once: nothing about it will be different the next time.
+    pub(crate) async fn park(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        because: ParkedBecause,
+        reason: String,
+    ) -> Result<(), DispatchError> {
+        let now = self.emitter.now();
+        let start =
+            ParkedStart { parked_at: Some(now), ..parked_start(&about, subscription, because, reason, now) };
+        // An operator may have started or dropped it since.
+        if !self.outbox.claim_there(&about.start_claim()).await? {
+            self.records.put_new(&about.event.tenant_id, &start).await?;
+        }
+        Ok(())
+    }
+
+    /// Emits once that a start is parked.
+    pub(crate) async fn notify_parked(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        because: ParkedBecause,
+        reason: &str,
+        attempts: u32,
+    ) -> Result<(), DispatchError> {
+        let details = json!({
+            "subscriptionId": subscription.subscription_id,
+            "workflowType": subscription.workflow_type,
+            "because": because,
+            "reason": reason,
+            "attempts": attempts,
+            "parkedId": id(&about),
+        });
+        self.outbox.notify(Notice::Parked, about, details).await
+    }
+
+    /// Stores the alert about a parked start.
+    pub(crate) async fn alert_parked(
+        &self,
+        about: About<'_>,
+        subscription: &Subscription,
+        reason: &str,
+    ) -> Result<Option<keys::ControlKey>, DispatchError> {
+        let id = id(&about);
+        let event = about.event;
+        let text = format!(
+            ":warning: *A start is parked*\n*Workflow* {}\n*Event* {} {} ({}/{})\n*Tenant* {}\n*Reason* {reason}\n\
+             `ledgerline {} --tenant '{}' parked show {id}`",
+            subscription.workflow_type,
+            event.event_type,
+            event.event_id,
+            event.entity_type,
+            event.entity_id,
+            event.tenant_id,
+            self.ledger_flag,
+            event.tenant_id,
+        );
+        self.outbox.alert(Notice::Parked, about, text).await
+    }
+
+    /// A tenant's parked starts, by the time of their events, newest first.
+    pub async fn parked(
+        &self,
+        tenant: &Name,
+        with_retrying: bool,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<ParkedPage, DispatchError> {
+        let filter = if with_retrying { ParkedFilter::All } else { ParkedFilter::Parked };
+        let page = self.records.page(tenant, filter, limit, cursor).await?;
+        Ok(ParkedPage { items: self.as_blocked(tenant, page.items).await?, cursor: page.cursor })
+    }
+
+    /// Those that wait in a block with what the block says: attempts are counted there.
+    async fn as_blocked(
+        &self,
+        tenant: &Name,
+        mut starts: Vec<ParkedStart>,
+    ) -> Result<Vec<ParkedStart>, DispatchError> {
+        let block_of = |start: &ParkedStart| Some((start.drainer_id.clone(), start.block.clone()?));
+        let mut wanted: Vec<(Name, String)> = starts.iter().filter_map(block_of).collect();
+        wanted.sort();
+        wanted.dedup();
+        let blocks: Vec<Block> = self.blocks.get_some(tenant, &wanted).await?;
+        for start in &mut starts {
+            let block = blocks.iter().find(|block| {
+                Some(&block.name) == start.block.as_ref() && block.drainer_id == start.drainer_id
+            });
+            let Some(block) = block else { continue };
+            start.next_attempt_at = Some(block.next_attempt_at);
+            if block.head.start_id == start.id {
+                start.reason.clone_from(&block.reason);
+                start.attempts = block.attempts;
+            } else {
+                start.reason = format!("waits for {}: {}", block.head.event_id, block.reason);
+                start.waits_for = Some(block.head.event_id.clone());
+            }
+        }
+        Ok(starts)
+    }
+
+    /// One parked start.
+    pub async fn parked_start(&self, tenant: &Name, id: &str) -> Result<ParkedStart, DispatchError> {
+        let found = match id.len() {
+            1..=64 => self.records.get(tenant, id).await?,
+            _ => None,
+        };
+        let shown = self.as_blocked(tenant, found.into_iter().collect()).await?;
+        shown.into_iter().next().ok_or_else(|| DispatchError::Unknown {
+            what: "parked",
+            id: id.to_owned(),
+            hint: "; `ledgerline parked list` shows those that there are".into(),
+        })
+    }
+}
+
+pub(crate) fn parked_start(
+    about: &About<'_>,
+    subscription: &Subscription,
+    because: ParkedBecause,
+    reason: String,
+    now: Millis,
+) -> ParkedStart {
+    let event: &Event = about.event;
+    ParkedStart {
+        id: id(about),
+        state: ParkedState::Parked,
+        because,
+        reason,
+        attempts: 0,
+        drainer_id: subscription.drainer_id.clone(),
+        epoch: about.epoch,
+        subscription_id: subscription.subscription_id.clone(),
+        workflow_type: subscription.workflow_type.clone(),
+        event_id: event.event_id.clone(),
+        event_type: event.event_type.clone(),
+        entity_type: event.entity_type.clone(),
+        entity_id: event.entity_id.clone(),
+        event_place: about.sk.to_owned(),
+        first_failed_at: now,
+        next_attempt_at: None,
+        parked_at: None,
+        waits_for: None,
+        block: None,
+        place_in_block: None,
+        ttl: event.ttl,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    #[test]
+    fn texts_that_join_alike_have_different_digests() {
+        assert_ne!(ledgerline_outbox::digest(&["ab", "c"]), ledgerline_outbox::digest(&["a", "bc"]));
+    }
+}

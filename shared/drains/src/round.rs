@@ -1,0 +1,232 @@
+//! A drainer's round: it visits every tenant once, over as many sweeps as that takes.
+//!
+//! The record says when the round began, behind which tenant it began, how far it is, and which tenants are not finished.
+//! A sweep takes the round by name and writes on condition of that name, so that a sweep that was overtaken moves nothing.
+//! A sweep that dies is followed by the next one from the place that it wrote last. The round counts as done at its end.
+
+use ledgerline_event::{Millis, Name};
+use ledgerline_store::{RoundRecord, RoundWrite, StoreError};
+use tokio::sync::OnceCell;
+
+use crate::{Drainer, Sweep, marks::Visit};
+use ledgerline_outbox::{Course, around};
+
+/// How long a sweep that writes nothing keeps the round.
+const HELD_MS: u64 = 60_000;
+/// Unfinished tenants that a record holds. The marks of the others wait for the next round.
+const MOST_LEFT: usize = 500;
+
+/// What a sweep does about a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Nothing,
+    Begin,
+    GoOn,
+}
+
+fn next(round: &RoundRecord, now: Millis, period_ms: u64) -> Next {
+    let is_held = round.held_until.is_some_and(|until| until > now);
+    match (round.began_at, round.visited_at) {
+        _ if is_held => Next::Nothing,
+        (Some(_), _) => Next::GoOn,
+        (None, Some(at)) if at.plus(period_ms) > now => Next::Nothing,
+        (None, _) => Next::Begin,
+    }
+}
+
+/// The tenants that the round has not passed yet, in its order.
+fn rest(round: &RoundRecord, tenants: Vec<Name>) -> Vec<Name> {
+    let mut order = around(tenants, round.began_after.as_deref(), |tenant| tenant);
+    let passed = round.after.as_ref().and_then(|after| order.iter().position(|tenant| tenant == after));
+    order.split_off(passed.map_or(0, |last| last + 1))
+}
+
+/// Whether the next round is due while this one waits for nothing but tenants that cannot be finished: the next one
+/// visits them too, and no other tenant waits for them.
+fn is_overdue(round: &RoundRecord, tenants: &[Name], now: Millis, period_ms: u64) -> bool {
+    round.began_at.is_some_and(|began| began.plus(period_ms) <= now)
+        && rest(round, tenants.to_vec()).is_empty()
+}
+
+/// The record when the sweep has come to `after`, and every tenant is passed or not.
+fn moved(
+    mut round: RoundRecord,
+    after: Option<Name>,
+    all_passed: bool,
+    now: Millis,
+    period_ms: u64,
+) -> RoundRecord {
+    round.after = after.or(round.after);
+    while round.left.len() > MOST_LEFT {
+        round.left.pop_last();
+    }
+    let is_late = round.began_at.is_some_and(|began| began.plus(period_ms) <= now);
+    // A tenant that cannot be finished does not put off the next round, which visits it too.
+    if all_passed && (round.left.is_empty() || is_late) {
+        round = RoundRecord { visited_at: round.began_at, holder: round.holder, ..RoundRecord::default() };
+    }
+    round
+}
+
+/// A round that this sweep has taken.
+pub(crate) struct Round {
+    pub(crate) drainer: Drainer,
+    record: RoundRecord,
+    /// Whether only those are visited that are not finished.
+    again: bool,
+    lost: bool,
+}
+
+impl Round {
+    /// A visit has ended: whether its tenant is finished as far as the round is concerned.
+    pub(crate) fn note(&mut self, tenant: &Name, finished: bool) {
+        match finished {
+            true => drop(self.record.left.remove(tenant)),
+            false => drop(self.record.left.insert(tenant.clone())),
+        }
+    }
+
+    fn period_ms(&self) -> u64 {
+        u64::try_from(self.drainer.round().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Sweep {
+    /// Takes the drainer's round if one is due or under way: the round, and the visits that it makes.
+    pub(crate) async fn take_round(
+        &self,
+        drainer: &Drainer,
+        tenants: &OnceCell<Vec<Name>>,
+    ) -> Result<Option<(Round, Course<Visit>)>, StoreError> {
+        let stored = self.rounds.get(&drainer.id).await?.unwrap_or_default();
+        let (before, now) = (stored.holder.clone(), self.emitter.now());
+        let mut round = Round { drainer: drainer.clone(), record: stored, again: false, lost: false };
+        let next = next(&round.record, now, round.period_ms());
+        if next == Next::Nothing {
+            return Ok(None);
+        }
+        let tenants = tenants.get_or_try_init(|| self.tenants()).await?;
+        let next = match next {
+            Next::GoOn if is_overdue(&round.record, tenants, now, round.period_ms()) => {
+                round.record = RoundRecord { visited_at: round.record.began_at, ..RoundRecord::default() };
+                Next::Begin
+            }
+            next => next,
+        };
+        match next {
+            Next::Begin => {
+                round.record.began_at = Some(now);
+                round.record.began_after =
+                    (!tenants.is_empty()).then(|| tenants[fastrand::usize(..tenants.len())].clone());
+            }
+            Next::GoOn | Next::Nothing => {}
+        }
+        round.record.holder = Some(self.emitter.new_event_id());
+        round.record.held_until = Some(now.plus(HELD_MS));
+        match self.rounds.put(&drainer.id, &round.record, before.as_ref()).await? {
+            RoundWrite::Done => {}
+            RoundWrite::Taken => return Ok(None),
+        }
+        let mut steps = rest(&round.record, tenants.clone());
+        if steps.is_empty() {
+            round.again = true;
+            steps = round.record.left.iter().cloned().collect();
+        }
+        let steps = steps.into_iter().map(|tenant| (tenant, drainer.id.clone())).collect();
+        Ok(Some((round, Course::new(steps))))
+    }
+
+    /// When the last round of a drainer began that is done.
+    pub async fn last_round(&self, drainer: &Drainer) -> Result<Option<Millis>, StoreError> {
+        let record = self.rounds.get(&drainer.id).await?;
+        Ok(record.and_then(|record| record.visited_at))
+    }
+
+    /// Writes how far the round is; at the `end` of the sweep also that the next one may take it.
+    pub(crate) async fn note_round(
+        &self,
+        round: &mut Round,
+        course: &Course<Visit>,
+        end: bool,
+    ) -> Result<(), StoreError> {
+        if round.lost {
+            return Ok(());
+        }
+        let now = self.emitter.now();
+        let after = course.place().filter(|_| !round.again).map(|(tenant, _)| tenant.clone());
+        let all_passed = end && course.is_over();
+        round.record = moved(round.record.clone(), after, all_passed, now, round.period_ms());
+        round.record.held_until = (!end).then(|| now.plus(HELD_MS));
+        let holder = round.record.holder.as_ref();
+        round.lost = self.rounds.put(&round.drainer.id, &round.record, holder).await? == RoundWrite::Taken;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    fn at(minutes: u64) -> Millis {
+        Millis::try_from(1_767_453_600_000 + minutes * 60_000).unwrap()
+    }
+
+    fn names(all: &[&str]) -> Vec<Name> {
+        all.iter().map(|name| Name::new("tenantId", *name).unwrap()).collect()
+    }
+
+    fn under_way(after: Option<&str>, left: &[&str]) -> RoundRecord {
+        RoundRecord {
+            began_at: Some(at(0)),
+            began_after: Some(names(&["b"])[0].clone()),
+            after: after.map(|after| names(&[after])[0].clone()),
+            left: names(left).into_iter().collect(),
+            ..RoundRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_round_is_due_after_its_period_and_goes_on_until_it_is_done() {
+        assert_eq!(next(&RoundRecord::default(), at(0), HOUR), Next::Begin);
+        let done = RoundRecord { visited_at: Some(at(0)), ..RoundRecord::default() };
+        assert_eq!((next(&done, at(59), HOUR), next(&done, at(60), HOUR)), (Next::Nothing, Next::Begin));
+        let mut begun = RoundRecord { visited_at: Some(at(0)), ..under_way(None, &[]) };
+        assert_eq!(next(&begun, at(2), HOUR), Next::GoOn);
+        begun.held_until = Some(at(3));
+        assert_eq!((next(&begun, at(2), HOUR), next(&begun, at(3), HOUR)), (Next::Nothing, Next::GoOn));
+    }
+
+    #[test]
+    fn the_next_sweep_visits_those_that_the_last_one_did_not_come_to() {
+        let tenants = || names(&["a", "b", "c", "d"]);
+        assert_eq!(rest(&under_way(None, &[]), tenants()), names(&["c", "d", "a", "b"]));
+        assert_eq!(rest(&under_way(Some("d"), &[]), tenants()), names(&["a", "b"]));
+        assert_eq!(rest(&under_way(Some("b"), &[]), tenants()), names(&[]));
+    }
+
+    #[test]
+    fn tenants_that_cannot_be_finished_do_not_put_off_the_next_round() {
+        let tenants = names(&["a", "b", "c"]);
+        let waits = under_way(Some("b"), &["c"]);
+        assert!(!is_overdue(&waits, &tenants, at(59), HOUR));
+        assert!(is_overdue(&waits, &tenants, at(60), HOUR));
+        assert!(
+            !is_overdue(&under_way(Some("c"), &["c"]), &tenants, at(60), HOUR),
+            "it has not passed every tenant"
+        );
+    }
+
+    #[test]
+    fn a_round_is_done_when_every_tenant_is_visited_and_finished_or_the_next_one_is_due() {
+        let after = || Some(names(&["b"])[0].clone());
+        let unfinished = moved(under_way(None, &["d"]), after(), true, at(5), HOUR);
+        assert_eq!((unfinished.began_at, unfinished.after.clone()), (Some(at(0)), after()));
+        assert_eq!(moved(unfinished, None, true, at(60), HOUR).visited_at, Some(at(0)));
+        let done = moved(under_way(None, &[]), after(), true, at(5), HOUR);
+        assert_eq!(done, RoundRecord { visited_at: Some(at(0)), ..RoundRecord::default() });
+        let stopped = moved(under_way(None, &[]), after(), false, at(90), HOUR);
+        assert_eq!(stopped.visited_at, None);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a start sends, and the claim that holds it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use ledgerline_event::{Event, Name, Seconds};
+use ledgerline_ledger::Emitter;
+use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_store::keys::{self, ControlKey};
+use ledgerline_subscription::WorkflowType;
+use serde_json::{Map, Value};
+
+/// Input of a start.
+pub type Input = Map<String, Value>;
+
+/// Why a start cannot be planned.
+#[derive(Debug)]
+pub enum PlanError {
+    /// The start itself is at fault: it fails again in the same way.
+    Invalid(String),
+    /// Its workflow type is not registered.
+    Unregistered(String),
+    /// An operator has given this start up.
+    Dropped,
+    /// A service did not do its part.
+    Trouble(DispatchError),
+}
+
+impl<E: Into<DispatchError>> From<E> for PlanError {
+    fn from(error: E) -> Self {
+        Self::Trouble(error.into())
+    }
+}
+
+/// A start whose effects are asked for: what the workflow type starts, with this input, in the context of this emitter.
+#[allow(missing_docs)]
+pub struct StartRequest {
+    pub emitter: Emitter,
+    pub workflow_type: WorkflowType,
+    pub input: Input,
+}
+
+/// Makes the effects of a start, and the id of what it starts. The wiring gives it, since tasks, jobs and runs live beside drains.
+pub type StartEffects =
+    Arc<dyn Fn(StartRequest) -> BoxFuture<'static, Result<(Name, Effects), PlanError>> + Send + Sync>;
+
+/// Plans starts.
+#[derive(Clone)]
+pub struct StartPlanner {
+    effects: StartEffects,
+}
+
+/// Where a start comes from.
+pub(crate) struct Origin<'a> {
+    /// Emits in the context of the cause: tenant, `causedBy`, `via`.
+    pub(crate) emitter: Emitter,
+    pub(crate) drainer: &'a str,
+    /// The claim, unless the type's idempotency key decides.
+    pub(crate) claim: ControlKey,
+    pub(crate) ttl: Option<Seconds>,
+}
+
+/// The context of what `event` leads to through `subscription`.
+pub(crate) fn caused_by(emitter: &Emitter, event: &Event, subscription: &str) -> Emitter {
+    emitter.handling(event).within(|origin| {
+        origin.app = event.app_name.clone();
+        origin.context.via.push(subscription.to_owned());
+    })
+}
+
+impl StartPlanner {
+    /// A planner that makes effects by `effects`.
+    pub fn new(effects: StartEffects) -> Self {
+        Self { effects }
+    }
+
+    /// Plans a start: its claim and what it will send, with ids that nothing else has.
+    pub(crate) async fn plan(
+        &self,
+        origin: Origin<'_>,
+        workflow_type: &WorkflowType,
+        input: Input,
+    ) -> Result<Intent, PlanError> {
+        let tenant = origin.emitter.origin().tenant.clone();
+        let key = match workflow_type.key_of(&input).map_err(PlanError::Invalid)? {
+            None => origin.claim,
+            Some(key) => keys::keyed_start_claim(&tenant, origin.drainer, &workflow_type.workflow_type, &key),
+        };
+        let request = StartRequest { emitter: origin.emitter, workflow_type: workflow_type.clone(), input };
+        let (started, effects) = (self.effects)(request).await?;
+        Ok(Intent { key, effects, started: Some(started), ttl: origin.ttl })
+    }
+}

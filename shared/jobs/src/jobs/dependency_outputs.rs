@@ -1,0 +1,105 @@
+//! What tasks have put out, for those that wait for it. Outputs may be large and many: only some are held at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::try_join_all;
+use ledgerline_event::{Invalid, Name, overflow};
+use ledgerline_outbox::DispatchError;
+use ledgerline_store::{StoreError, TaskOutcome};
+use serde_json::{Map, Value};
+
+use super::start::Ready;
+use crate::JobInputs;
+
+/// What one task may be given by its parents, in bytes of JSON: it is held in memory whole.
+const GIVEN_MAX: usize = 20_000_000;
+/// Outputs that are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 8;
+
+/// Where the outputs of some tasks are, and those that were fetched.
+pub struct Outputs {
+    places: BTreeMap<String, String>,
+    fetched: BTreeMap<String, (Value, usize)>,
+    bytes: usize,
+}
+
+impl JobInputs {
+    /// Where to find what the parents of some tasks have put out.
+    pub async fn outputs_for(
+        &self,
+        tenant: &Name,
+        job_id: &Name,
+        ready: &[Ready],
+    ) -> Result<Outputs, DispatchError> {
+        let parents: BTreeSet<&str> =
+            ready.iter().flat_map(|ready| ready.node.depends_on.iter().map(String::as_str)).collect();
+        let ends = self.records.ends(tenant, job_id, parents).await?;
+        let completed = ends.into_iter().filter(|end| end.outcome == TaskOutcome::Completed);
+        let places = completed.map(|end| (end.task_id.to_string(), end.event_sk)).collect();
+        Ok(Outputs { places, fetched: BTreeMap::new(), bytes: 0 })
+    }
+
+    /// The outputs of some parents, by their ids.
+    pub async fn given_by(
+        &self,
+        tenant: &Name,
+        parents: &[String],
+        outputs: &mut Outputs,
+    ) -> Result<Map<String, Value>, DispatchError> {
+        let mut given = Map::new();
+        let mut bytes = 0;
+        for some in parents.chunks(FETCHED_AT_ONCE) {
+            let missing: Vec<&String> =
+                some.iter().filter(|parent| !outputs.fetched.contains_key(*parent)).collect();
+            let fetched = try_join_all(missing.iter().map(|parent| {
+                let place = outputs.places.get(*parent);
+                async move {
+                    let place = place.ok_or_else(|| lost(parent, "it has not completed"))?;
+                    self.output(tenant, parent, place).await
+                }
+            }));
+            for (parent, (output, size)) in missing.iter().zip(fetched.await?) {
+                outputs.bytes += size;
+                outputs.fetched.insert((*parent).clone(), (output, size));
+            }
+            for parent in some {
+                if let Some((output, size)) = outputs.fetched.get(parent) {
+                    bytes += size;
+                    given.insert(parent.clone(), output.clone());
+                }
+            }
+            if bytes > GIVEN_MAX {
+                let reason = format!(
+                    "the outputs of its parents have over {GIVEN_MAX} bytes; let them put out references"
+                );
+                return Err(Invalid::new("dependencyOutputs", reason).into());
+            }
+            if outputs.bytes > GIVEN_MAX {
+                outputs.fetched.clear();
+                outputs.bytes = 0;
+            }
+        }
+        Ok(given)
+    }
+
+    async fn output(
+        &self,
+        tenant: &Name,
+        parent: &str,
+        event_sk: &str,
+    ) -> Result<(Value, usize), DispatchError> {
+        let event = self.timeline.stored_at(tenant, event_sk).await?;
+        let mut event = event.ok_or_else(|| lost(parent, "its event has expired"))?;
+        self.timeline.restore(&mut event).await?;
+        if let Some(missing) = overflow::missing(&event.properties) {
+            return Err(lost(parent, &missing).into());
+        }
+        let output = event.properties.remove("output").unwrap_or(Value::Null);
+        let size = serde_json::to_vec(&output).map_or(0, |json| json.len());
+        Ok((output, size))
+    }
+}
+
+fn lost(parent: &str, why: &str) -> StoreError {
+    StoreError::unreadable("reading an output", format!("the output of `{parent}` is lost: {why}"))
+}

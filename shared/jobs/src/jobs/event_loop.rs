@@ -1,0 +1,205 @@
+//! What the drainer `jobs` does with a page of events: tasks are folded into their rows, and jobs are driven, each
+//! job's events in their order and different jobs side by side.
+
+use std::collections::BTreeMap;
+
+use futures::{FutureExt, StreamExt, stream};
+use ledgerline_event::{Event, Name, overflow};
+use ledgerline_ledger::{EmitError, Place};
+use ledgerline_store::Fault;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::on_task_ended::job_of;
+use crate::JobDriver;
+use ledgerline_outbox::{About, DispatchError, Notice};
+
+/// The drainer that drives jobs.
+const DRAINER: &str = "jobs";
+/// Jobs that are driven side by side.
+const LANES: usize = 8;
+/// Task events that are folded before jobs are driven by them: a job's event says how its tasks stand.
+const FOLDED_AT_ONCE: usize = 200;
+
+/// How far a page is handled.
+#[derive(Debug)]
+pub struct Handled {
+    /// The length of the finished prefix.
+    pub finished: usize,
+    /// Why it is not everything.
+    pub stop: Option<Stop>,
+}
+
+/// Why a page is not handled to its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// The deadline has passed.
+    OutOfTime,
+    /// A service did not do its part.
+    Trouble(DispatchError),
+}
+
+/// What an event means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    TaskEnded,
+    JobCreated,
+    TasksAdded,
+    JobResumed,
+}
+
+fn meaning(event: &Event) -> Option<Meaning> {
+    match (event.entity_type.as_str(), event.event_type.as_str()) {
+        ("TASK", "Task Completed" | "Task Failed" | "Task Timeout") => Some(Meaning::TaskEnded),
+        ("JOB", "Job Created") => Some(Meaning::JobCreated),
+        ("JOB", "Job Tasks Added") => Some(Meaning::TasksAdded),
+        ("JOB", "Job Resumed") => Some(Meaning::JobResumed),
+        // What a task does meanwhile is folded; what is said of a job follows from it and drives nothing.
+        _ => None,
+    }
+}
+
+/// Why the same attempt fails again however often it is made; `None` if it may succeed later.
+fn refusal(error: &DispatchError) -> Option<String> {
+    match error {
+        DispatchError::Invalid(invalid) | DispatchError::Emit(EmitError::Invalid(invalid)) => {
+            Some(invalid.to_string())
+        }
+        DispatchError::Store(error) if error.fault == Fault::Rejected => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// What belongs together: a job with its tasks, or a task of no job.
+fn whose(event: &Event) -> Name {
+    job_of(event).map_or_else(|| event.entity_id.clone(), |(job_id, _)| job_id)
+}
+
+impl JobDriver {
+    /// Handles `places`, which are in order, except those that `finished_before` knows.
+    pub async fn drive(
+        &self,
+        tenant: &Name,
+        places: &[Place],
+        finished_before: impl Fn(&str) -> bool,
+        deadline: Option<Instant>,
+    ) -> Handled {
+        let fresh: Vec<(usize, &Place)> =
+            places.iter().enumerate().filter(|(_, place)| !finished_before(&place.sk)).collect();
+        for some in fresh.chunks(FOLDED_AT_ONCE) {
+            let Some((first, _)) = some.first() else { continue };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Handled { finished: *first, stop: Some(Stop::OutOfTime) };
+            }
+            let tasks = some.iter().map(|(_, place)| &place.event);
+            let tasks = tasks.filter(|event| event.entity_type.as_str() == "TASK");
+            if let Err(error) = Box::pin(self.tasks.fold_tasks(tenant, tasks)).await {
+                return Handled { finished: *first, stop: Some(Stop::Trouble(error)) };
+            }
+            let mut lanes: BTreeMap<Name, Vec<(usize, Meaning, &Place)>> = BTreeMap::new();
+            for (index, place) in some {
+                if let Some(meaning) = meaning(&place.event) {
+                    lanes.entry(whose(&place.event)).or_default().push((*index, meaning, place));
+                }
+            }
+            let lanes: Vec<_> =
+                lanes.into_iter().map(|(whose, events)| self.drive_lane(whose, events).boxed()).collect();
+            let stops: Vec<_> = stream::iter(lanes).buffer_unordered(LANES).collect().await;
+            // Every lane went on to its end or to its own stop: everything before the first stop is finished.
+            if let Some((index, error)) = stops.into_iter().flatten().min_by_key(|(index, _)| *index) {
+                return Handled { finished: index, stop: Some(Stop::Trouble(error)) };
+            }
+        }
+        Handled { finished: places.len(), stop: None }
+    }
+
+    /// Handles the events of one job. Answers where it stopped, if it did.
+    async fn drive_lane(
+        &self,
+        whose: Name,
+        events: Vec<(usize, Meaning, &Place)>,
+    ) -> Option<(usize, DispatchError)> {
+        for run in events.chunk_by(|(_, one, _), (_, other, _)| *one == Meaning::TaskEnded && one == other) {
+            let [(index, meaning, place), ..] = run else { continue };
+            let done = match meaning {
+                Meaning::TaskEnded => {
+                    let places: Vec<&Place> = run.iter().map(|(_, _, place)| *place).collect();
+                    Box::pin(self.handle_ends(&whose, &places)).await
+                }
+                Meaning::JobCreated | Meaning::TasksAdded | Meaning::JobResumed => {
+                    let done = Box::pin(self.changed(*meaning, place)).await;
+                    Box::pin(self.notify_if_refused(done, place)).await
+                }
+            };
+            if let Err(error) = done {
+                return Some((*index, error));
+            }
+        }
+        None
+    }
+
+    /// Drives a job by ends of its tasks. All of them together; if that is refused, each alone, so that the one which is
+    /// at fault costs the others nothing: what was done of it is done once, however often it is tried.
+    async fn handle_ends(&self, whose: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+        match Box::pin(self.tasks_ended(whose, places)).await {
+            Err(error) if places.len() > 1 && refusal(&error).is_some() => {}
+            done => {
+                let Some(place) = places.first() else { return done };
+                return Box::pin(self.notify_if_refused(done, place)).await;
+            }
+        }
+        for place in places {
+            let done = Box::pin(self.tasks_ended(whose, &[place])).await;
+            Box::pin(self.notify_if_refused(done, place)).await?;
+        }
+        Ok(())
+    }
+
+    /// An event that can never be handled must not hold up the others: people are notified of it instead.
+    async fn notify_if_refused(
+        &self,
+        done: Result<(), DispatchError>,
+        place: &Place,
+    ) -> Result<(), DispatchError> {
+        let Err(error) = done else { return Ok(()) };
+        match refusal(&error) {
+            Some(reason) => Box::pin(self.notify_refused(place, &reason)).await,
+            None => Err(error),
+        }
+    }
+
+    /// Adds tasks to a job by an event that came before the job.
+    pub async fn handle_early_addition(&self, place: &Place) -> Result<(), DispatchError> {
+        let done = Box::pin(self.changed(Meaning::TasksAdded, place)).await;
+        self.notify_if_refused(done, place).await
+    }
+
+    async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), DispatchError> {
+        let mut event = place.event.clone();
+        self.timeline.restore(&mut event).await?;
+        if let Some(reason) = overflow::missing(&event.properties) {
+            return Err(ledgerline_event::Invalid::new("properties", reason).into());
+        }
+        match meaning {
+            Meaning::JobCreated => Box::pin(self.job_created(&event)).await,
+            Meaning::TasksAdded => Box::pin(self.tasks_added(&event)).await,
+            Meaning::JobResumed => Box::pin(self.job_resumed(&event)).await,
+            Meaning::TaskEnded => Ok(()),
+        }
+    }
+
+    /// Notifies the ledger and people of an event that cannot drive a job.
+    async fn notify_refused(&self, place: &Place, reason: &str) -> Result<(), DispatchError> {
+        let event = &place.event;
+        tracing::error!(event_id = %event.event_id, job = %event.entity_id, reason, "an event drives no job");
+        let about = About { drainer: DRAINER, epoch: 0, subscription: "", event, sk: &place.sk };
+        self.outbox.notify(Notice::Failed, about, json!({ "reason": reason })).await?;
+        let text = format!(
+            ":warning: *An event about a job was refused*\n*Event* {} {} ({}/{})\n*Tenant* {}\n{reason}",
+            event.event_type, event.event_id, event.entity_type, event.entity_id, event.tenant_id,
+        );
+        // The lease is held: a sweep sends the alert.
+        self.outbox.alert(Notice::Failed, about, text).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! Tasks as people see them: folded from their events by the drainer `jobs`, in any order, and kept as a row each.
+//! Rows are derived: nothing is decided by them, and they can be made again from the ledger.
+
+use std::collections::BTreeMap;
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use ledgerline_event::{Event, Name, Seconds, TaskHistory, TaskSummary, catalogue::TaskState};
+use ledgerline_outbox::DispatchError;
+use ledgerline_store::{
+    ListCursor, RowPut, SummaryRow,
+    keys::{self, ControlKey},
+};
+use serde::Serialize;
+
+use super::untaken::{kept_while_due, untaken_at};
+use crate::Tasks;
+
+/// Rows that are written side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// Some tasks of a list.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TaskPage {
+    pub items: Vec<TaskSummary>,
+    pub cursor: Option<String>,
+}
+
+/// The row that follows `row` when what is folded becomes `history`.
+pub fn next_row(row: &SummaryRow, tenant: &str, history: &TaskHistory, ttl: Option<Seconds>) -> SummaryRow {
+    let summary = history.summary();
+    let list_in = summary.as_ref().map(|summary| keys::tasks_in(tenant, summary.state.as_str()));
+    let due_at = summary.as_ref().and_then(untaken_at);
+    let row_of = |summary: &TaskSummary| keys::task_summary(tenant, &summary.request_id);
+    let due_shard = summary.as_ref().filter(|_| due_at.is_some()).map(row_of);
+    let list_at = summary.map(|summary| format!("{}#{}", summary.entered_at, summary.request_id));
+    SummaryRow {
+        history: serde_json::to_string(history).unwrap_or_default(),
+        version: row.version + 1,
+        list_in,
+        list_at,
+        due_shard: due_shard.map(|key| keys::task_due_shard_of(&key)),
+        due_at,
+        ttl: kept_while_due(ttl.max(row.ttl), due_at),
+        pk: String::new(),
+    }
+}
+
+impl Tasks {
+    /// Folds events about tasks into their rows.
+    pub async fn fold_tasks<'e>(
+        &self,
+        tenant: &Name,
+        events: impl IntoIterator<Item = &'e Event>,
+    ) -> Result<(), DispatchError> {
+        let mut tasks: BTreeMap<&Name, Vec<&Event>> = BTreeMap::new();
+        for event in events {
+            tasks.entry(&event.entity_id).or_default().push(event);
+        }
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<ControlKey> = tasks.keys().map(|id| keys::task_summary(tenant, id)).collect();
+        let rows = self.rows.get_all(&keys).await?;
+        let rows: BTreeMap<&str, &SummaryRow> = rows.iter().map(|row| (row.pk.as_str(), row)).collect();
+        let mut changes = Vec::new();
+        let mut gets_busy = false;
+        for (key, (id, events)) in keys.iter().zip(&tasks) {
+            let row = rows.get(key.pk.as_str()).map(|row| (*row).clone());
+            gets_busy |= row
+                .as_ref()
+                .and_then(|row| row.summary())
+                .is_none_or(|summary| summary.state != TaskState::Processing)
+                && events.iter().any(|event| is_activity(event));
+            changes.push((key, *id, events, row));
+        }
+        if gets_busy {
+            // Put the mark before any row says that its task runs: the health check must not miss these tasks.
+            self.mark_busy(tenant).await?;
+        }
+        let folds: Vec<_> = changes
+            .into_iter()
+            .map(|(key, id, events, row)| self.fold_task(tenant, key, id, events, row).boxed())
+            .collect();
+        stream::iter(folds).buffer_unordered(SIDE_BY_SIDE).try_collect::<Vec<()>>().await?;
+        Ok(())
+    }
+
+    async fn fold_task(
+        &self,
+        tenant: &Name,
+        key: &ControlKey,
+        id: &Name,
+        events: &[&Event],
+        mut row: Option<SummaryRow>,
+    ) -> Result<(), DispatchError> {
+        loop {
+            let before = row.as_ref().map(SummaryRow::history).unwrap_or_default();
+            let mut history = before.clone();
+            events.iter().for_each(|event| history.add(event));
+            if history == before {
+                return Ok(());
+            }
+            let ttl = events.iter().filter_map(|event| event.ttl).max();
+            let next = next_row(&row.clone().unwrap_or_default(), tenant, &history, ttl);
+            if self.put_summary(key, row.as_ref(), &next).await? {
+                return Ok(());
+            }
+            tracing::debug!(task = %id, "another process folded it too");
+            row = self.rows.get(key).await?;
+        }
+    }
+
+    /// Puts a row if it is as it was; `false` if not.
+    pub async fn put_summary(
+        &self,
+        key: &ControlKey,
+        before: Option<&SummaryRow>,
+        next: &SummaryRow,
+    ) -> Result<bool, DispatchError> {
+        Ok(match self.rows.put(key, before, next).await? {
+            RowPut::Applied => true,
+            RowPut::Superseded => false,
+        })
+    }
+
+    /// The row of a task.
+    pub async fn summary_row(
+        &self,
+        tenant: &Name,
+        request_id: &str,
+    ) -> Result<Option<SummaryRow>, DispatchError> {
+        Ok(self.rows.get(&keys::task_summary(tenant, request_id)).await?)
+    }
+
+    /// Some tasks, in no order; those of which nothing is known are left out.
+    pub async fn summaries(
+        &self,
+        tenant: &Name,
+        request_ids: &[Name],
+    ) -> Result<Vec<TaskSummary>, DispatchError> {
+        let keys: Vec<_> = request_ids.iter().map(|id| keys::task_summary(tenant, id)).collect();
+        Ok(self.rows.get_all(&keys).await?.iter().filter_map(SummaryRow::summary).collect())
+    }
+
+    /// One task.
+    pub async fn task(&self, tenant: &Name, request_id: &str) -> Result<TaskSummary, DispatchError> {
+        let row = self.summary_row(tenant, request_id).await?;
+        let summary = match row.and_then(|row| row.summary()) {
+            Some(summary) => Some(summary),
+            None => self.submitted(tenant, request_id).await?,
+        };
+        summary.ok_or_else(|| DispatchError::Unknown {
+            what: "tasks",
+            id: request_id.to_owned(),
+            hint: "; a task of a job is called JOB:TASK".into(),
+        })
+    }
+
+    /// Tasks, the newest first: of one state, or of all, those that need attention before those that are done.
+    pub async fn tasks(
+        &self,
+        tenant: &Name,
+        state: Option<TaskState>,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<TaskPage, DispatchError> {
+        let states = [TaskState::Processing, TaskState::Pending, TaskState::Failed, TaskState::Completed];
+        let lists: Vec<String> = states
+            .iter()
+            .filter(|one| state.is_none_or(|wanted| wanted == **one))
+            .map(|state| keys::tasks_in(tenant, state.as_str()))
+            .collect();
+        let cursor = ListCursor::decode(cursor)?;
+        let (rows, next) = self.rows.list(tenant, &lists, limit, cursor).await?;
+        Ok(TaskPage { items: rows.iter().filter_map(SummaryRow::summary).collect(), cursor: next })
+    }
+
+    /// Marks a tenant for the health check: it has tasks under way.
+    pub async fn mark_busy(&self, tenant: &Name) -> Result<(), DispatchError> {
+        Ok(self.busy.mark(tenant).await?)
+    }
+}
+
+/// Whether the event says that a worker has taken its task.
+fn is_activity(event: &Event) -> bool {
+    matches!(
+        event.event_type.as_str(),
+        "Task Processing Started" | "Task Heartbeat" | "Task Processing Failed"
+    )
+}

@@ -1,0 +1,95 @@
+//! Visits of the local dispatcher. Each tenant has a task of its own, so that one tenant's backlog does not delay
+//! the others. A tenant that is woken during its visit is visited once more.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use ledgerline_drains::Swept;
+use ledgerline_event::Name;
+use ledgerline_outbox::DispatchError;
+use ledgerline_stage::Stage;
+use tokio::task::JoinSet;
+
+use super::supervisor::AbortOnDrop;
+
+/// Tenants that are visited at the same time.
+const CONCURRENCY: usize = 8;
+
+/// The visits under way, and those that wait.
+#[derive(Default)]
+pub(super) struct Visits {
+    running: BTreeSet<Name>,
+    waiting: BTreeSet<Name>,
+    tasks: JoinSet<(Option<Name>, Option<Swept>)>,
+    sweeping: bool,
+}
+
+impl Visits {
+    /// Visits a tenant, now or as soon as a place is free.
+    pub(super) fn visit(&mut self, dispatch: &Stage, tenant: Name) {
+        self.waiting.insert(tenant);
+        self.start_waiting(dispatch);
+    }
+
+    /// Sweeps, unless a sweep is under way.
+    pub(super) fn sweep(
+        &mut self,
+        work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static,
+    ) {
+        if !std::mem::replace(&mut self.sweeping, true) {
+            self.tasks.spawn(async move { (None, isolated(work).await) });
+        }
+    }
+
+    /// Waits for a visit or sweep to end, for ever if none is under way. Returns the tenant of a visit, and the result unless it
+    /// failed.
+    pub(super) async fn ended(&mut self, dispatch: &Stage) -> (Option<Name>, Option<Swept>) {
+        let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
+        let (tenant, swept) = ended.unwrap_or((None, None));
+        match &tenant {
+            Some(tenant) => drop(self.running.remove(tenant)),
+            None => self.sweeping = false,
+        }
+        self.start_waiting(dispatch);
+        (tenant, swept)
+    }
+
+    fn start_waiting(&mut self, dispatch: &Stage) {
+        while self.running.len() < CONCURRENCY {
+            let Some(tenant) = self.waiting.iter().find(|tenant| !self.running.contains(*tenant)).cloned()
+            else {
+                return;
+            };
+            self.waiting.remove(&tenant);
+            self.running.insert(tenant.clone());
+            let dispatch = dispatch.clone();
+            self.tasks.spawn(async move {
+                let began = Instant::now();
+                let tenants = BTreeSet::from([tenant.clone()]);
+                let swept = isolated(async move { dispatch.sweep.wake(tenants, None).await }).await;
+                // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
+                tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
+                (Some(tenant), swept)
+            });
+        }
+    }
+}
+
+/// Runs in a tokio task of its own, so that a panic ends only this visit.
+async fn isolated(
+    work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static,
+) -> Option<Swept> {
+    match AbortOnDrop(tokio::spawn(work)).await {
+        Ok(Ok(swept)) => Some(swept),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the dispatcher could not finish a visit or sweep; it tries again");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "a visit or sweep of the dispatcher crashed; it tries again");
+            None
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Claims: a process stores the effects of everything that must happen once before it sends any of them.
+//!
+//! A process puts a claim only if the key is free. The claim holds the exact effects, and is `pending` until
+//! they are sent. A process that meets a pending claim sends its effects again, and so does the sweep once
+//! the claim is overdue. So a process may die at any point: either there is no claim and nothing was sent, or
+//! a later process finishes the claim. The saver stores an event once, however often it is sent; a message
+//! may be delivered twice, and carries what its consumer needs to notice that.
+
+use ledgerline_event::{Name, Seconds};
+use ledgerline_store::{
+    Claim, ClaimState, Claimed, StoreError,
+    keys::{self, ControlKey},
+};
+use serde::Serialize;
+
+use crate::{DispatchError, Effects, Outbox};
+
+/// Larger effects are kept in the payload bucket: an item has 400 KB.
+const INLINE_BYTES: usize = 100_000;
+/// What a claim of a start outlives its event by. DynamoDB deletes expired rows days late and in no order: an event that
+/// is still there must not have lost its claim, or `rewind --missing-only` would start it again.
+const OUTLIVES_SECONDS: u64 = 30 * 24 * 60 * 60;
+
+/// Until when the claim of a start is kept that an event leads to.
+pub fn outliving(event_ttl: Option<Seconds>) -> Option<Seconds> {
+    event_ttl.map(|ttl| ttl.plus(OUTLIVES_SECONDS))
+}
+
+/// The process that makes a claim has this long to finish it; then a sweep resumes it.
+pub const RESUMED_AFTER_MS: u64 = 60_000;
+
+/// How long a claim that could not be finished waits for the next attempt.
+pub const POSTPONED_MS: u64 = 5 * 60_000;
+
+/// A claim that is about to be made.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Intent {
+    pub key: ControlKey,
+    pub effects: Effects,
+    pub started: Option<Name>,
+    /// Claims live as long as what they are about, and those of starts longer ([`outliving`]).
+    pub ttl: Option<Seconds>,
+}
+
+impl Outbox {
+    /// Makes the claim unless there is one.
+    pub async fn claim(&self, intent: &Intent) -> Result<Claimed, DispatchError> {
+        self.put_claim(&intent.key, &self.pending(intent).await?).await
+    }
+
+    /// A claim as it is before its effects are sent.
+    pub async fn pending(&self, intent: &Intent) -> Result<Claim, DispatchError> {
+        let now = self.emitter.now();
+        let json = serde_json::to_string(&intent.effects)
+            .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+        let claim_id = self.emitter.new_event_id();
+        let mut claim = Claim {
+            state: ClaimState::Pending,
+            claim_id: Some(claim_id.clone()),
+            started: intent.started.clone(),
+            effects: None,
+            effects_key: None,
+            due_shard: Some(match intent.effects.alert {
+                Some(_) => keys::alert_due_shard_of(&intent.key),
+                None => keys::due_shard_of(&intent.key),
+            }),
+            // The process that makes the claim has this long to finish it; then a sweep resumes it.
+            due_at: Some(now.plus(RESUMED_AFTER_MS)),
+            claimed_at: now,
+            ttl: intent.ttl,
+        };
+        if json.len() <= INLINE_BYTES {
+            claim.effects = Some(json);
+        } else {
+            // A name of its own: two processes that claim at once must not overwrite each other's effects.
+            let key = format!("claims/{claim_id}.json");
+            self.payloads.put(&key, json.into_bytes()).await?;
+            claim.effects_key = Some(key);
+        }
+        Ok(claim)
+    }
+
+    /// Notes that there will be no start; `false` if there is a claim already.
+    pub async fn claim_nothing(&self, key: &ControlKey, ttl: Option<Seconds>) -> Result<bool, DispatchError> {
+        let claim = Claim {
+            state: ClaimState::Dropped,
+            claim_id: None,
+            started: None,
+            effects: None,
+            effects_key: None,
+            due_shard: None,
+            due_at: None,
+            claimed_at: self.emitter.now(),
+            ttl,
+        };
+        Ok(matches!(self.put_claim(key, &claim).await?, Claimed::New))
+    }
+
+    /// Whether an operator has dropped the start.
+    pub async fn is_dropped(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        Ok(self.claim_at(key).await?.is_some_and(|claim| claim.state == ClaimState::Dropped))
+    }
+
+    /// Whether there is a claim, of whatever state.
+    pub async fn claim_there(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        Ok(self.claim_at(key).await?.is_some())
+    }
+
+    /// The claim of a record; `None` if there is no record, or if it holds no claim.
+    pub async fn claim_at(&self, key: &ControlKey) -> Result<Option<Claim>, DispatchError> {
+        Ok(self.claims.get(key).await?)
+    }
+
+    /// Whether this very claim is there.
+    pub async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, DispatchError> {
+        Ok(self.claim_at(key).await?.is_some_and(|there| there.claim_id == claim.claim_id))
+    }
+
+    /// Postpones a pending claim, so that the claims behind it do not wait for it.
+    pub async fn postpone(&self, key: &ControlKey) -> Result<(), DispatchError> {
+        self.postpone_for(key, POSTPONED_MS).await
+    }
+
+    /// Postpones a pending claim for so long.
+    pub async fn postpone_for(&self, key: &ControlKey, ms: u64) -> Result<(), DispatchError> {
+        self.claims.postpone(key, self.emitter.now().plus(ms)).await?;
+        Ok(())
+    }
+
+    /// Puts a record that is a claim, unless the key has a record.
+    pub async fn put_claim(
+        &self,
+        key: &ControlKey,
+        claim: &impl Serialize,
+    ) -> Result<Claimed, DispatchError> {
+        Ok(self.claims.put_new(key, claim).await?)
+    }
+
+    /// Marks a claim as done once its effects are sent. `id` must match: the record may be another claim by now.
+    pub async fn finish(&self, key: &ControlKey, id: Option<&str>) -> Result<(), DispatchError> {
+        // If the change is superseded, another process has finished it, or the record is another claim by now.
+        self.claims.finish(key, id).await?;
+        Ok(())
+    }
+}

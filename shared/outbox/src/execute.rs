@@ -1,0 +1,187 @@
+//! Execution: claims are made, and the effects of each are sent until nothing of it is left to send.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::{join_all, try_join_all};
+use ledgerline_event::Name;
+use ledgerline_store::{ClaimState, Claimed, keys::ControlKey};
+
+use crate::{DispatchError, Effects, Intent, Outbox};
+
+/// What became of pending effects: which request made their claim, and whether they are sent.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Carried {
+    pub claimed: Claimed,
+    pub sent: Sent,
+}
+
+/// How claims are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    /// All at once.
+    Yes,
+    /// In order within each group: a process that dies leaves no claim without those before it.
+    InOrder,
+}
+
+/// Whether the effects of a claim are out.
+#[derive(Debug)]
+pub enum Sent {
+    /// Nothing is left to send: this process or an earlier one sent them, or there are none.
+    Yes,
+    /// The claim is pending.
+    Failed(DispatchError),
+    /// The claim is pending. Nothing of it was sent, because an earlier claim of its group was not sent.
+    Behind,
+}
+
+/// What became of resuming a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// It was pending; its effects are sent now.
+    Executed,
+    /// There is no claim, its effects were sent before, or it holds an alert, which the sweep of alerts sends.
+    NothingPending,
+}
+
+/// The positions of claims by lane: claims of one lane are made one after the other, lanes side by side.
+fn lanes(count: usize, group: impl Fn(usize) -> String, together: Together) -> Vec<Vec<usize>> {
+    let mut lanes: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
+    for position in 0..count {
+        let lane = match together {
+            Together::Yes => (position, String::new()),
+            Together::InOrder => (0, group(position)),
+        };
+        lanes.entry(lane).or_default().push(position);
+    }
+    lanes.into_values().collect()
+}
+
+impl Outbox {
+    /// Makes claims and sends their effects, also those of claims that an earlier process left pending.
+    /// Answers, in their order, which request made each claim.
+    pub async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
+        let mut all = Vec::with_capacity(intents.len());
+        for carried in self.carry_each(intents, |_| String::new(), Together::Yes).await? {
+            match carried.sent {
+                Sent::Failed(error) => return Err(error),
+                Sent::Yes | Sent::Behind => all.push(carried.claimed),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes claims and sends the effects of all of them together; if that fails, it sends those of each
+    /// claim alone. Once a claim of a `group` is not sent, the later claims of that group are not sent
+    /// either. `together` says in what order the claims are made.
+    pub async fn carry_each(
+        &self,
+        intents: &[Intent],
+        group: impl Fn(usize) -> String,
+        together: Together,
+    ) -> Result<Vec<Carried>, DispatchError> {
+        let lanes = lanes(intents.len(), &group, together);
+        let made = try_join_all(lanes.into_iter().map(|lane| async move {
+            let mut made = Vec::with_capacity(lane.len());
+            for position in lane {
+                let claim = self.pending(&intents[position]).await?;
+                let claimed = self.put_claim(&intents[position].key, &claim).await?;
+                made.push((position, (claim.claim_id, claimed)));
+            }
+            Ok::<_, DispatchError>(made)
+        }));
+        let mut made: Vec<_> = made.await?.into_iter().flatten().collect();
+        made.sort_by_key(|(position, _)| *position);
+        let mut all = Effects::default();
+        let mut unsent = Vec::new();
+        let mut carried = Vec::with_capacity(intents.len());
+        for (position, (id, claimed)) in made {
+            let intent = &intents[position];
+            let pending = match &claimed {
+                Claimed::New => Some((id, Ok(intent.effects.clone()))),
+                Claimed::Before(claim) if claim.state == ClaimState::Pending => {
+                    Some((claim.claim_id.clone(), self.effects_of(claim).await))
+                }
+                Claimed::Before(_) | Claimed::Recorded => None,
+            };
+            let sent = match pending {
+                None => Sent::Yes,
+                Some((_, Err(error))) => Sent::Failed(error),
+                Some((id, Ok(effects))) => {
+                    all.add(effects.clone());
+                    unsent.push((position, id, effects));
+                    Sent::Yes
+                }
+            };
+            carried.push(Carried { claimed, sent });
+        }
+        if let Err(error) = self.send(all).await {
+            let failed = carried.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
+            let failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
+            let mut alone = (unsent.len() == 1).then_some(error);
+            let mut groups: BTreeMap<String, Vec<(usize, Option<Name>, Effects)>> = BTreeMap::new();
+            for (position, id, effects) in std::mem::take(&mut unsent) {
+                groups.entry(group(position)).or_default().push((position, id, effects));
+            }
+            // Groups side by side: a service that does not answer costs the time of one attempt, not of all.
+            let sending = groups.into_iter().map(|(group, members)| {
+                let (mut behind, mut known) = (failed.contains(&group), alone.take());
+                async move {
+                    let mut fates = Vec::with_capacity(members.len());
+                    for (position, id, effects) in members {
+                        let sent = match (behind, known.take()) {
+                            (true, _) => Sent::Behind,
+                            (false, Some(error)) => Sent::Failed(error),
+                            (false, None) => {
+                                self.send(effects.clone()).await.map_or_else(Sent::Failed, |()| Sent::Yes)
+                            }
+                        };
+                        behind |= !matches!(sent, Sent::Yes);
+                        fates.push((position, id, effects, sent));
+                    }
+                    fates
+                }
+            });
+            for (position, id, effects, sent) in join_all(sending).await.into_iter().flatten() {
+                match sent {
+                    Sent::Yes => unsent.push((position, id, effects)),
+                    other => carried[position].sent = other,
+                }
+            }
+        }
+        let finished =
+            unsent.iter().map(|(position, id, _)| self.finish(&intents[*position].key, id.as_deref()));
+        try_join_all(finished).await?;
+        Ok(carried)
+    }
+
+    /// Resumes a pending claim: sends its effects again and finishes it.
+    pub async fn repeat(&self, key: &ControlKey) -> Result<Resumed, DispatchError> {
+        let Some(claim) = self.claim_at(key).await? else { return Ok(Resumed::NothingPending) };
+        if claim.state != ClaimState::Pending {
+            return Ok(Resumed::NothingPending);
+        }
+        let effects = self.effects_of(&claim).await?;
+        if effects.alert.is_some() {
+            // The version before put alerts among the other claims.
+            self.claims.move_to_alert_shard(key).await?;
+            return Ok(Resumed::NothingPending);
+        }
+        self.send(effects).await?;
+        self.finish(key, claim.claim_id.as_deref()).await?;
+        Ok(Resumed::Executed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_in_order_wait_for_those_of_their_group_alone() {
+        let group = |position: usize| ["a", "b", "a"][position].to_owned();
+        assert_eq!(lanes(3, group, Together::InOrder), [vec![0, 2], vec![1]]);
+        assert_eq!(lanes(3, group, Together::Yes), [vec![0], vec![1], vec![2]]);
+    }
+}

@@ -1,0 +1,144 @@
+//! The idempotency key of a request: a row that says what its first request made, and what that request asked for.
+//!
+//! The row is written in the transaction that makes the thing itself: either both are there or neither is. So of two
+//! requests with one key one makes something and the other finds what it made, and a repeat after any error answers
+//! the ids of the first request and finishes what that request left undone.
+
+use aws_sdk_dynamodb::types::TransactWriteItem;
+use ledgerline_event::{Invalid, Name};
+use ledgerline_store::{
+    FirstRequest, Hindrance, KeyedPut, KeyedRequest as Keyed, Patience, keys::ControlKey, wait_for_turn,
+};
+
+use crate::{Claimed, DispatchError, Intent, Outbox};
+
+/// The longest key, in bytes.
+const KEY_BYTES: usize = 255;
+
+/// Whether a caller may use this key: 1 to 255 bytes of visible characters. The error names `field`.
+pub fn check_idempotency_key(field: &'static str, key: &str) -> Result<(), Invalid> {
+    if key.is_empty() || key.len() > KEY_BYTES {
+        let reason = format!("has {} bytes; 1 to {KEY_BYTES} are allowed", key.len());
+        return Err(Invalid::new(field, reason));
+    }
+    match key.chars().find(|c| c.is_control() || c.is_whitespace() && *c != ' ') {
+        Some(hidden) => {
+            let reason = format!("contains the invisible character {}", hidden.escape_unicode());
+            Err(Invalid::new(field, reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a request that asks for something else than the first one did.
+fn check(first: &FirstRequest, keyed: &Keyed) -> Result<(), DispatchError> {
+    if keyed.any_content || first.content_hash == keyed.content_hash {
+        return Ok(());
+    }
+    let made = first.made.as_deref().unwrap_or("nothing");
+    Err(DispatchError::Refused(format!(
+        "the idempotency key was used for a request with other content, which made {made}; use a new key"
+    )))
+}
+
+/// Which request made it.
+#[derive(Clone, Debug)]
+pub enum Made {
+    /// This one.
+    Now,
+    /// One before it; the id of what that one made, if it made anything.
+    Before(Option<Name>),
+}
+
+impl Outbox {
+    /// What the first request under a key made, unless the key is free.
+    pub async fn first_request(&self, row: &ControlKey) -> Result<Option<FirstRequest>, DispatchError> {
+        Ok(self.first_requests.get(row, self.emitter.now()).await?)
+    }
+
+    /// Writes the row of a key if the key is free.
+    pub fn first_request_write(
+        &self,
+        row: &ControlKey,
+        first: &FirstRequest,
+    ) -> Result<TransactWriteItem, DispatchError> {
+        Ok(self.first_requests.put_new(row, first, self.emitter.now())?)
+    }
+
+    /// What an earlier request under this key made, with everything that the earlier request left undone finished.
+    pub async fn repeated(&self, keyed: &Keyed) -> Result<Option<FirstRequest>, DispatchError> {
+        let Some(first) = self.first_request(&keyed.row).await? else { return Ok(None) };
+        self.finish_first(&first, keyed).await?;
+        Ok(Some(first))
+    }
+
+    async fn finish_first(&self, first: &FirstRequest, keyed: &Keyed) -> Result<(), DispatchError> {
+        check(first, keyed)?;
+        if let Some(claim) = first.claim() {
+            self.repeat(&claim).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a claim and sends its effects, once per key. What an earlier request claimed is finished instead.
+    pub async fn carry_out_once(&self, intent: Intent, keyed: Option<&Keyed>) -> Result<Made, DispatchError> {
+        let Some(keyed) = keyed else {
+            let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
+            return Ok(match claimed.into_iter().next() {
+                // A put that was sent twice finds itself.
+                Some(Claimed::Before(claim))
+                    if claim.started.is_none() || claim.started != intent.started =>
+                {
+                    Made::Before(claim.started)
+                }
+                _ => Made::Now,
+            });
+        };
+        match self.claim_once(&intent, keyed).await? {
+            ClaimedOnce::Now => {
+                self.repeat(&intent.key).await?;
+                Ok(Made::Now)
+            }
+            ClaimedOnce::Before(first) => {
+                self.finish_first(&first, keyed).await?;
+                Ok(Made::Before(first.made))
+            }
+        }
+    }
+
+    /// Makes a claim together with the row of its key.
+    async fn claim_once(&self, intent: &Intent, keyed: &Keyed) -> Result<ClaimedOnce, DispatchError> {
+        let claim = self.pending(intent).await?;
+        let mut first =
+            FirstRequest::new(keyed, intent.started.clone(), self.emitter.now()).claimed_by(&intent.key);
+        let mut new_claim = Some((&intent.key, &claim));
+        let mut patience = Patience::default();
+        loop {
+            let now = self.emitter.now();
+            match self.first_requests.put_new_with_claim(&keyed.row, &first, new_claim, now).await? {
+                KeyedPut::Applied if new_claim.is_some() => return Ok(ClaimedOnce::Now),
+                KeyedPut::Applied => return Ok(ClaimedOnce::Before(first)),
+                KeyedPut::KeyTaken => match self.first_request(&keyed.row).await? {
+                    // It was done, and only the answer was lost.
+                    Some(there) if there.made == intent.started => return Ok(ClaimedOnce::Now),
+                    Some(there) => return Ok(ClaimedOnce::Before(there)),
+                    None => wait_for_turn(&mut patience, Hindrance::Behind).await?,
+                },
+                // The claim is there already: the key of a workflow type has made it before.
+                KeyedPut::ClaimTaken(there) => {
+                    first.made = there.started;
+                    new_claim = None;
+                }
+                KeyedPut::Busy(why) => wait_for_turn(&mut patience, why).await?,
+            }
+        }
+    }
+}
+
+/// Which request made a claim under a key.
+enum ClaimedOnce {
+    /// This one.
+    Now,
+    /// The first one; what it made.
+    Before(FirstRequest),
+}

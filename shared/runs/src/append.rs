@@ -1,0 +1,135 @@
+//! Appending to a log: entry n + 1 if it is absent, with everything that its events bring about.
+
+use ledgerline_event::{LogDraft, Name, RunState};
+use ledgerline_outbox::DispatchError;
+use ledgerline_store::{Appender, LogGuard, PutLogEntry, RefusedParts, RunWrite, StoreError};
+
+use super::{
+    LogEntry, RunLease, RunLog, derived_records::ending_change, ending::is_last, entry_plan::EntryPlan,
+};
+use crate::RunLogs;
+
+/// What became of an append.
+#[derive(Debug)]
+pub enum Appended {
+    /// The events are in the log. They may be fewer than were asked for: one entry holds only so much.
+    Done(LogEntry),
+    /// Another process has appended meanwhile: catch up first.
+    Behind,
+    /// The token of this hook is taken by another.
+    TokenTaken(Name),
+    /// Another runner holds the run.
+    Lost,
+    /// A guard of the caller does not hold: an event is consumed already, a sender has called the run, or the
+    /// lease is lost.
+    GuardRefused,
+}
+
+impl RunLogs {
+    /// Appends events to a log that is read up to its end. A runner passes the `lease` that it holds on the
+    /// run. Without a lease the append wakes the run, so that a runner that holds it looks again before it
+    /// releases it.
+    ///
+    /// With a lease, an entry that changes the log alone is put without a check of the lease: while a step is
+    /// not over, another runner that holds the run by now cannot release it without an entry in the same
+    /// place. An entry with other writes checks the lease: one runner may find a timer over that the holder
+    /// does not, and if the holder releases the run until that time, no other runner may delete the timer.
+    pub async fn append(
+        &self,
+        log: &mut RunLog,
+        drafts: &[LogDraft],
+        lease: Option<&RunLease>,
+    ) -> Result<Appended, DispatchError> {
+        self.append_with(log, drafts, lease, &[]).await
+    }
+
+    /// The same on condition of `guards`, which are part of the transaction.
+    pub async fn append_with(
+        &self,
+        log: &mut RunLog,
+        drafts: &[LogDraft],
+        lease: Option<&RunLease>,
+        guards: &[LogGuard],
+    ) -> Result<Appended, DispatchError> {
+        let stamp = || (self.emitter.now(), self.emitter.new_event_id());
+        let mut plan = EntryPlan::new(log, drafts, stamp)?;
+        log.diverged = true;
+        let nonce = self.emitter.new_event_id();
+        let last = drafts.last().filter(|last| plan.events.len() < drafts.len() && is_last(last.event_type));
+        if let Some(last) = last {
+            let state = log.history.state().unwrap_or(RunState::Running);
+            plan.change = Some(ending_change(plan.change, state, self.ending(last, &nonce).await?));
+        }
+        let sequence = log.sequence + 1;
+        // A sender that has called the run meanwhile was answered that its event is accepted: the wait times out
+        // only if there was no such call.
+        let expected_wake_count =
+            lease.filter(|_| plan.ends_wait_without_event(log)).map(|lease| lease.record.wake_count);
+        let row = self.entry_row(&nonce, &plan.events).await?;
+        let mut write = self.entries.entry(&log.tenant, &log.run_id, sequence, &row);
+        for derived in &plan.derived {
+            derived.add_to(&mut write)?;
+        }
+        let only_log =
+            lease.is_some() && plan.derived.is_empty() && plan.change.is_none() && guards.is_empty();
+        if !only_log {
+            write.change_run(RunWrite {
+                appender: match lease {
+                    Some(lease) => Appender::LeaseOwner(lease.owner()),
+                    None => Appender::Waker(self.emitter.now()),
+                },
+                change: plan.change.as_ref(),
+                external: log.external,
+                expected_wake_count,
+            })?;
+        }
+        for guard in guards {
+            write.guard(guard)?;
+        }
+        match write.send().await? {
+            PutLogEntry::Done => {
+                log.diverged = false;
+                log.sequence = sequence;
+                if plan.change.is_some_and(|change| change.ends()) {
+                    self.completions.notify(&log.tenant, &log.run_id);
+                }
+                Ok(Appended::Done(LogEntry { sequence, events: plan.events }))
+            }
+            PutLogEntry::PlaceTaken => Ok(Appended::Behind),
+            PutLogEntry::Refused(refused) => {
+                let demands = !guards.is_empty() || expected_wake_count.is_some();
+                Ok(why_refused(refused, lease.is_some(), demands)?)
+            }
+        }
+    }
+}
+
+/// Why an entry was refused. `demands` says whether the caller has made conditions beside the lease.
+fn why_refused(refused: RefusedParts, has_lease: bool, demands: bool) -> Result<Appended, StoreError> {
+    match refused {
+        RefusedParts { guard: true, .. } => Ok(Appended::GuardRefused),
+        // The lease is lost, or the run was called: the record tells which.
+        RefusedParts { run: true, .. } if has_lease && demands => Ok(Appended::GuardRefused),
+        RefusedParts { run: true, .. } if has_lease => Ok(Appended::Lost),
+        RefusedParts { hook: Some(hook), .. } => Ok(Appended::TokenTaken(hook)),
+        RefusedParts { .. } => Err(StoreError::unreadable("appending to a log", "the run has no record")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_run_record_means_a_lost_lease_only_to_its_holder() {
+        let hook = || Some(Name::new("id", "hook-1").unwrap());
+        let refused = |guard, run, hook| RefusedParts { guard, run, hook };
+        let why = |refused, has_lease, demands| why_refused(refused, has_lease, demands).ok();
+        assert!(matches!(why(refused(true, true, hook()), true, true), Some(Appended::GuardRefused)));
+        assert!(matches!(why(refused(false, true, hook()), true, false), Some(Appended::Lost)));
+        assert!(matches!(why(refused(false, true, None), true, true), Some(Appended::GuardRefused)));
+        assert!(matches!(why(refused(false, true, hook()), false, false), Some(Appended::TokenTaken(_))));
+        assert!(matches!(why(refused(false, false, hook()), true, false), Some(Appended::TokenTaken(_))));
+        assert!(why(refused(false, true, None), false, false).is_none());
+    }
+}

@@ -1,0 +1,55 @@
+//! Runs of durable workflows, as the store knows them: a record, a log that only grows, and what a run waits for.
+//!
+//! The log decides. Entry n + 1 is put if it is absent, and everything that an entry brings about (a wait, a timer,
+//! a hook, the run's state) changes in the same transaction. Concurrent appends conflict: the loser reads the
+//! log again and retries. So nothing that a run waits for can come true twice.
+//!
+//! It stores records of runs, their logs, waits, timers and hooks, and sent events with their order. The runtime of workflows,
+//! the API and the outbox call it.
+
+mod append;
+mod cancel;
+mod completion_notify;
+mod components;
+mod create;
+mod derived_records;
+mod ending;
+mod entry_plan;
+mod expired_leases;
+mod external;
+mod hook;
+mod lease;
+mod log;
+mod log_outbox;
+mod past_events;
+mod query;
+mod send;
+mod sent_order;
+mod sweep;
+mod task_waits;
+mod wait_calls;
+mod wake;
+mod workflow_registry;
+
+pub use append::Appended;
+pub use components::{
+    EventSender, ExternalRuns, Hooks, RunLeases, RunLogs, RunSweep, Runs, SentEvents, TaskWaits,
+    WorkflowRegistry,
+};
+pub use create::{RunSubmission, StartedRun, new_run};
+pub use external::{ExternalEvent, conflict};
+pub use hook::{HookAnswer, HookPayload, check_chosen_token};
+pub use lease::{RUN_LEASE_MS, ReleasePlan, Released, Renewed, RunAcquisition, RunLease};
+pub use ledgerline_outbox::SentEvent;
+pub use ledgerline_store::RunRecord;
+pub use log::{LogEntry, RunLog};
+pub use log_outbox::check_loggable;
+pub use past_events::{LookPositions, PastEvent};
+pub use query::{LogPlace, RunDetails, RunPage, RunSummary, SentEventPage, SentEventView};
+pub use send::{EventSubmission, SubmittedEvent};
+pub use sweep::RunsSwept;
+pub use wait_calls::EventTaken;
+pub use wake::{RunDriver, RunMessage};
+
+pub(crate) use completion_notify::CompletionNotify;
+pub(crate) use create::new_run_of;

@@ -1,0 +1,236 @@
+//! Sending events to runs. The sender first writes the event under every leaf of its match ([`super::sent_order`]), and only
+//! then looks for waits that it fits and calls their runs; a run first registers a wait, and only then looks for events. So
+//! one of the two sees the other. A sender completes no wait: the run takes the oldest event that fits.
+
+use futures::{FutureExt, StreamExt, stream};
+use ledgerline_event::{
+    Invalid, Millis, Name,
+    containment::{check_match, contains},
+    match_index::event_leaves,
+};
+use ledgerline_ledger::{Emitter, check_storable};
+use ledgerline_store::{Fault, SentEventRecord, StoreError, keys};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::{EventSender, Runs, SentEvents};
+use ledgerline_outbox::{DispatchError, Effects, Intent, Keyed, Made, SentEvent, check_idempotency_key};
+
+/// A match is stored under each of its leaves: it should be short.
+const MATCH_BYTES: usize = 8_000;
+/// Larger data lies in the payload bucket.
+const INLINE_BYTES: usize = 50_000;
+/// Leaves that are looked at side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// A request to send an event to runs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct EventSubmission {
+    pub event: String,
+    #[serde(default)]
+    pub data: Value,
+    #[serde(default = "nothing")]
+    pub r#match: Value,
+    /// Sent once more under this key, the event is not sent again.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+}
+
+/// An event that is on its way to runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct SubmittedEvent {
+    pub event_id: Name,
+    /// Whether it was sent before.
+    pub collapsed: bool,
+}
+
+fn nothing() -> Value {
+    Value::Object(Map::new())
+}
+
+/// What a sent event is written under: its leaves, and once whole.
+pub(crate) fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
+    event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect()
+}
+
+impl EventSubmission {
+    /// The request under the key of the event, if it has one.
+    fn keyed(&self, tenant: &str) -> Result<Option<Keyed>, Invalid> {
+        let Some(key) = &self.idempotency_key else { return Ok(None) };
+        check_idempotency_key("idempotencyKey", key)?;
+        let asked = json!({ "event": self.event, "data": self.data, "match": self.r#match });
+        let content_hash = ledgerline_outbox::digest(&[&asked.to_string()]);
+        Ok(Some(Keyed { row: keys::send_request(tenant, key), content_hash, any_content: false }))
+    }
+}
+
+/// Whether a sent event has what a wait asks for, as JSON.
+fn fits(sent: &SentEvent, criteria: &str) -> bool {
+    serde_json::from_str(criteria).is_ok_and(|criteria: Value| contains(&sent.match_criteria, &criteria))
+}
+
+impl EventSender {
+    /// Sends an event to whichever runs wait for it, or will. `from` is the run that sends it, and the id that the event
+    /// is to have then: sent again it changes nothing.
+    pub async fn send_event(
+        &self,
+        emitter: &Emitter,
+        submission: EventSubmission,
+        from: Option<(&Name, Name)>,
+    ) -> Result<SubmittedEvent, DispatchError> {
+        let event_name = Name::new("event", submission.event.as_str())?;
+        if let Some(beginning) = ledgerline_subscription::reserved_beginning(&event_name) {
+            let reason = format!("`{event_name}` cannot be sent: `{beginning}…` are the system's own events");
+            return Err(Invalid::new("event", reason).into());
+        }
+        let keyed = submission.keyed(&emitter.origin().tenant)?;
+        if let Some(keyed) = &keyed
+            && let Some(event_id) = self.outbox.repeated(keyed).await?.and_then(|first| first.made)
+        {
+            return Ok(SubmittedEvent { event_id, collapsed: true });
+        }
+        let (run_id, event_id) = from.unzip();
+        let sent = SentEvent {
+            tenant_id: emitter.origin().tenant.clone(),
+            event_id: event_id.unwrap_or_else(|| self.emitter.new_event_id()),
+            event_name,
+            data: submission.data,
+            match_criteria: submission.r#match,
+            source_type: if run_id.is_some() { "workflow" } else { "external" }.to_owned(),
+            source_instance_id: run_id.cloned(),
+            timestamp: emitter.now(),
+        };
+        let event_id = sent.event_id.clone();
+        let key = keys::send_claim(&sent.tenant_id, &event_id);
+        let effects = self.runs.sent.sent_effects(emitter, sent).await?;
+        let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
+        match self.outbox.carry_out_once(intent, keyed.as_ref()).await {
+            Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
+            Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
+            // Too many senders want one of the runs, or the table throttles. The event is accepted and the sweep calls the rest: after an error
+            // the sender would send it twice.
+            Err(DispatchError::NotCalled(error))
+                if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
+            {
+                tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep resumes it");
+                Ok(SubmittedEvent { event_id, collapsed: false })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl SentEvents {
+    /// What sending an event takes: it is also an ordinary event of the ledger.
+    pub async fn sent_effects(&self, emitter: &Emitter, sent: SentEvent) -> Result<Effects, DispatchError> {
+        check_match("match", &sent.match_criteria)?;
+        let size = sent.match_criteria.to_string().len();
+        if size > MATCH_BYTES {
+            let reason =
+                format!("has {size} bytes; at most {MATCH_BYTES} are allowed: put the rest into data");
+            return Err(Invalid::new("match", reason).into());
+        }
+        check_storable(&sent.data.to_string()).map_err(|reason| Invalid::new("data", reason))?;
+        check_storable(&sent.match_criteria.to_string()).map_err(|reason| Invalid::new("match", reason))?;
+        let properties = json!({
+            "eventName": sent.event_name,
+            "data": sent.data,
+            "matchCriteria": sent.match_criteria,
+            "sourceType": sent.source_type,
+            "sourceInstanceId": sent.source_instance_id,
+        });
+        let event = emitter
+            .event(sent.event_name.as_str())
+            .entity("EVENT", sent.event_id.as_str())
+            .event_id(sent.event_id.clone())
+            .at(sent.timestamp)
+            .properties(properties)
+            .build_plain()?;
+        let events = vec![emitter.seal(event).await?];
+        Ok(Effects { events, sends: vec![sent], ..Effects::default() })
+    }
+
+    /// The record of a sent event at a place; the `whole` one holds the event itself.
+    pub async fn sent_record(
+        &self,
+        sent: &SentEvent,
+        place: Millis,
+        whole: bool,
+    ) -> Result<SentEventRecord, DispatchError> {
+        let mut row = SentEventRecord {
+            event_id: sent.event_id.clone(),
+            timestamp: place,
+            match_criteria: sent.match_criteria.to_string(),
+            event: None,
+            event_key: None,
+        };
+        if whole {
+            let json = serde_json::to_string(sent)
+                .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
+            if json.len() <= INLINE_BYTES {
+                row.event = Some(json);
+            } else {
+                let key = format!("sent/{}.json", sent.event_id);
+                self.payloads.put(&key, json.into_bytes()).await?;
+                row.event_key = Some(key);
+            }
+        }
+        Ok(row)
+    }
+
+    /// A sent event, whole.
+    pub async fn sent_event(
+        &self,
+        tenant: &Name,
+        event_name: &str,
+        mut row: SentEventRecord,
+    ) -> Result<Option<SentEvent>, DispatchError> {
+        if row.event.is_none() && row.event_key.is_none() {
+            let Some(whole) = self.records.whole(tenant, event_name, &row).await? else { return Ok(None) };
+            row = whole;
+        }
+        let json = match (row.event, row.event_key) {
+            (Some(json), _) => Some(json.into_bytes()),
+            (None, Some(key)) => self.payloads.get(&key).await?,
+            (None, None) => None,
+        };
+        let Some(json) = json else { return Ok(None) };
+        let event = serde_json::from_slice(&json);
+        Ok(Some(event.map_err(|error| StoreError::unreadable("reading a sent event", error.to_string()))?))
+    }
+}
+
+impl Runs {
+    /// Writes a sent event down and calls the runs that wait for it. The same again changes nothing.
+    pub async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
+        self.sent.place_sent(sent).await?;
+        let lookups: Vec<_> =
+            leaves_of(sent).into_iter().map(|leaf| self.call_waiters(sent, leaf).boxed()).collect();
+        let looked: Vec<Result<(), DispatchError>> =
+            stream::iter(lookups).buffer_unordered(SIDE_BY_SIDE).collect().await;
+        looked.into_iter().collect::<Result<(), _>>().map_err(|error| match error {
+            DispatchError::Store(error) => DispatchError::NotCalled(error),
+            other => other,
+        })
+    }
+
+    async fn call_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), DispatchError> {
+        let mut waiters = self.waits.waiters(&sent.tenant_id, &sent.event_name, leaf);
+        let mut trouble = None;
+        while let Some(waiter) = waiters.next().await? {
+            if !waiter.wait.match_criteria.as_deref().is_some_and(|criteria| fits(sent, criteria)) {
+                continue;
+            }
+            // A run that cannot be called must not keep the others waiting.
+            if let Err(error) = self.call_run(&sent.tenant_id, &waiter).await {
+                tracing::error!(run_id = %waiter.wait.run_id, event_id = %sent.event_id, %error, "a run was not called; the sweep tries again");
+                trouble = Some(error);
+            }
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+}

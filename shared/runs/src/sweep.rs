@@ -1,0 +1,276 @@
+//! The sweep of runs: it finds runs that no runner has visited in time, and timers that are due.
+
+use std::{collections::HashSet, time::Duration};
+
+use futures::{FutureExt, StreamExt, stream};
+use ledgerline_event::{LogDraft, Millis, Name, RunEntity, RunEventType};
+use ledgerline_store::{
+    Answer, LogGuard,
+    keys::{self, ControlKey},
+};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::{
+    LookPositions, RUN_LEASE_MS, RunRecord,
+    wake::{ExternalAppend, Woken, run_message},
+};
+use crate::{RunDriver, RunSweep};
+use ledgerline_outbox::{DispatchError, Message, Sweeper};
+use ledgerline_store::due_parts::{Part, Place, parts};
+
+/// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
+const AHEAD_MS: u64 = 150_000;
+/// The longest pause between two messages for a run that no runner visits.
+const PAUSE_MAX_MS: u64 = 60 * 60_000;
+/// A message that is later than this counts as lost.
+const LATE_MS: u64 = 10_000;
+
+/// How long a sweep lasts at most, unless its caller says so.
+const BUDGET: Duration = Duration::from_secs(45);
+/// How often a sweep writes how far it is.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
+/// Records that are read at once…
+const PAGE: i32 = 50;
+/// …and handled side by side.
+const AT_ONCE: usize = 16;
+
+/// What became of one record.
+#[derive(Default)]
+struct Seen {
+    sent_again: bool,
+    timer: bool,
+    /// For the runners, together with those of others.
+    message: Option<Message>,
+}
+
+/// What a sweep of runs did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct RunsSwept {
+    /// Runs that were sent to the runners again.
+    pub sent_again: usize,
+    /// Timers that were seen to.
+    pub timers: usize,
+}
+
+impl RunSweep {
+    /// Handles runs and timers whose time has come, for at most `BUDGET`.
+    pub async fn sweep_runs(&self) -> Result<RunsSwept, DispatchError> {
+        self.sweep_runs_until(Instant::now() + BUDGET).await
+    }
+
+    /// The same until `deadline`. Some are handled even if the deadline has passed.
+    pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
+        let mut place: Option<Place> = self.due.place().await?;
+        let mut swept = RunsSwept::default();
+        let mut failure = None;
+        let mut stopped = None;
+        let mut noted = Instant::now();
+        for (number, part) in parts(place, self.emitter.now().plus(AHEAD_MS)).into_iter().enumerate() {
+            let here = Place { shard: part.shard, due_at: part.from };
+            if number > 0 && Instant::now() >= deadline {
+                stopped = Some(here);
+                break;
+            }
+            // A sweep that is killed in this part is followed from its beginning.
+            if noted.elapsed() >= NOTED_EVERY {
+                self.note_run_sweep(&mut place, Some(here)).await?;
+                noted = Instant::now();
+            }
+            match self.sweep_part(part, deadline, &mut swept).await {
+                Ok(None) => {}
+                Ok(Some(at)) => {
+                    stopped = Some(Place { shard: part.shard, due_at: at });
+                    break;
+                }
+                // One shard that cannot be read must not keep the others from their turn.
+                Err(error) => {
+                    tracing::error!(shard = part.shard, %error, "a part of the runs was not swept");
+                    failure = Some(error);
+                }
+            }
+        }
+        self.note_run_sweep(&mut place, stopped).await?;
+        match failure {
+            Some(error) => Err(error),
+            None => {
+                self.outbox.note_swept(Sweeper::Runs).await;
+                Ok(swept)
+            }
+        }
+    }
+
+    /// Writes where the next sweep continues.
+    async fn note_run_sweep(
+        &self,
+        stored: &mut Option<Place>,
+        place: Option<Place>,
+    ) -> Result<(), DispatchError> {
+        if *stored != place {
+            self.due.note_place(place).await?;
+        }
+        *stored = place;
+        Ok(())
+    }
+
+    /// Sweeps a part, page by page. Answers where it stopped if there was no time for all of it.
+    async fn sweep_part(
+        &self,
+        part: Part,
+        deadline: Instant,
+        swept: &mut RunsSwept,
+    ) -> Result<Option<Millis>, DispatchError> {
+        let (now, mut from) = (self.emitter.now(), part.from);
+        // Many records may be due at the same millisecond, and a page ends anywhere.
+        let mut seen: HashSet<ControlKey> = HashSet::new();
+        let mut limit = PAGE;
+        loop {
+            let page = self.due.due(Part { from, ..part }, limit).await?;
+            let is_last = page.len() < usize::try_from(limit).unwrap_or(usize::MAX);
+            let end = page.last().map_or(part.until, |(_, at)| *at);
+            let new: Vec<&(ControlKey, Millis)> =
+                page.iter().filter(|(key, _)| !seen.contains(key)).collect();
+            let progressed = !new.is_empty();
+            // Only timers are handled ahead of their time.
+            let new = new.into_iter().filter(|(key, at)| key.sk != keys::RUN || *at <= now);
+            let new: Vec<ControlKey> = new.map(|(key, _)| key.clone()).collect();
+            let looks: Vec<_> =
+                new.into_iter().map(|key| async move { self.sweep_one(&key).await }.boxed()).collect();
+            let looked: Vec<Seen> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+            let mut messages = Vec::new();
+            for one in looked {
+                swept.sent_again += usize::from(one.sent_again);
+                swept.timers += usize::from(one.timer);
+                messages.extend(one.message);
+            }
+            self.runs.queues.send_messages(messages).await?;
+            if is_last {
+                return Ok(None);
+            }
+            // A place is a moment: what is due at one moment is swept whole, or the next sweep would not come further.
+            if Instant::now() >= deadline && end > from {
+                return Ok(Some(end));
+            }
+            if from != end {
+                seen.clear();
+            }
+            seen.extend(page.into_iter().filter(|(_, at)| *at == end).map(|(key, _)| key));
+            // More than a page is due at one moment: the next page has to be longer.
+            limit = if progressed {
+                PAGE.max(i32::try_from(seen.len()).unwrap_or(PAGE) + PAGE)
+            } else {
+                limit.saturating_mul(2)
+            };
+            from = end;
+        }
+    }
+
+    /// Handles one record. Trouble with it is logged, and keeps no other record from its turn.
+    async fn sweep_one(&self, key: &ControlKey) -> Seen {
+        let seen = match key.sk == keys::RUN {
+            true => {
+                self.sweep_run(key).await.map(|sent_again| Seen { sent_again, timer: false, message: None })
+            }
+            false => Box::pin(self.sweep_timer(key)).await,
+        };
+        seen.unwrap_or_else(|error| {
+            tracing::error!(pk = key.pk, sk = key.sk, %error, "a due run or timer was not handled; the next sweep retries");
+            Seen::default()
+        })
+    }
+
+    /// A run that was created, woken or acquired, and not visited in time.
+    async fn sweep_run(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+        let Some((tenant, run_id)) = keys::parse_run_partition(&key.pk) else { return Ok(false) };
+        let tenant = Name::stored("tenantId", tenant)?;
+        let now = self.emitter.now();
+        let Some(run) = self.runs.records.get(&tenant, run_id).await? else { return Ok(false) };
+        let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
+        if !run.external && run.emitted == 0 {
+            // No runner has come so far: the ledger should know of the run all the same.
+            self.runs.emit_pending(&tenant, &run.run_id).await?;
+        }
+        self.runs.continue_run(&tenant, &run.run_id, RunDriver::of(run.external)).await?;
+        if run.external {
+            return Ok(true);
+        }
+        // The pause grows with the age of the run: while no runner executes it, messages for it would only pile up.
+        let pause = now.get().saturating_sub(run.created_at.get()).clamp(RUN_LEASE_MS, PAUSE_MAX_MS);
+        // The holder may be dead, and a runner that gets the message now finds the run held and drops the
+        // message: the sweep comes back when the lease expires.
+        let later = run.lease_until.filter(|until| *until > now).unwrap_or_else(|| now.plus(pause));
+        match self.runs.records.postpone(&tenant, &run.run_id, due_at, later).await? {
+            Answer::Done(_) | Answer::Refused(_) => Ok(true),
+        }
+    }
+
+    /// A timer of a sleep, a retry or a timeout. A runner decides what follows; for an external run the sweep does.
+    async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, DispatchError> {
+        let nothing = Seen::default();
+        let Some(wait) = self.runs.waits.get(key).await? else { return Ok(nothing) };
+        let Some(due_at) = wait.due_at else { return Ok(nothing) };
+        let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
+        let Some((tenant, _)) = tenant else { return Ok(nothing) };
+        let tenant = Name::stored("tenantId", tenant)?;
+        let now = self.emitter.now();
+        if !wait.external {
+            let run: Option<RunRecord> = self.runs.records.get(&tenant, &wait.run_id).await?;
+            if run.as_ref().is_some_and(|run| run.last_error.is_some() && run.due_at > Some(now)) {
+                // Its last visit failed: the run is left alone until it is due.
+                return Ok(nothing);
+            }
+            let alarm = run.and_then(|run| run.alarm_at).filter(|alarm| *alarm <= due_at);
+            if alarm.is_some_and(|alarm| alarm.plus(LATE_MS) > now) {
+                // A message for it is on its way.
+                return Ok(nothing);
+            }
+            let delay = due_at.get().saturating_sub(now.get()).div_ceil(1_000);
+            let message = Some(run_message(&tenant, &wait.run_id, delay)?);
+            return Ok(Seen { sent_again: false, timer: true, message });
+        }
+        if due_at > now || ledgerline_event::Kind::of(&wait.entity_id) != Some(RunEntity::Wait.id_kind()) {
+            return Ok(nothing);
+        }
+        let is_sleep = key.sk == keys::run_timer(&tenant, &wait.run_id, &wait.entity_id).sk;
+        let outcome = if is_sleep { "elapsed" } else { "timeout" };
+        let mut expected_wake_count = None;
+        if keys::parse_waiters(&key.pk).is_some() {
+            // What was accepted before the timeout is recorded is not too late.
+            let run: Option<RunRecord> = self.runs.records.get(&tenant, &wait.run_id).await?;
+            let Some(run) = run else { return Ok(nothing) };
+            let (log, _) = self.runs.logs.read_log(&run, &tenant).await?;
+            let mut positions = LookPositions::of(&run);
+            let past = self
+                .runs
+                .sent
+                .find_past_event(&tenant, &log.history, &wait.entity_id, &mut positions)
+                .await?;
+            if let Some(past) = past {
+                self.runs.take_event_externally(&log, &past).await?;
+                self.runs.settle_run(&tenant, &wait.run_id).await?;
+                return Ok(Seen { timer: true, ..nothing });
+            }
+            expected_wake_count = Some(run.wake_count);
+        }
+        let woken = self
+            .runs
+            .logs
+            .wake_run(ExternalAppend {
+                tenant: &tenant,
+                run_id: &wait.run_id,
+                draft: LogDraft {
+                    event_type: RunEventType::WaitCompleted,
+                    correlation_id: wait.entity_id.clone(),
+                    event_data: Map::from_iter([("outcome".to_owned(), Value::from(outcome))]),
+                },
+                guards: vec![LogGuard::WaitIsOpen(key.clone())],
+                expected_wake_count,
+            })
+            .await?;
+        if let Woken::Appended(_) = woken {
+            self.runs.settle_run(&tenant, &wait.run_id).await?;
+        }
+        Ok(Seen { sent_again: false, timer: true, message: None })
+    }
+}

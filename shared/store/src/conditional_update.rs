@@ -1,0 +1,52 @@
+//! A change of one record on a condition, and what was there if the condition did not hold.
+
+use aws_sdk_dynamodb::{
+    error::SdkError,
+    operation::update_item::{UpdateItemError, builders::UpdateItemFluentBuilder},
+    types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure},
+};
+
+use serde::de::DeserializeOwned;
+
+use crate::{Patience, StoreError, read};
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Answer<T> {
+    /// The record as it is now.
+    Done(T),
+    /// The record as it is, if there is one.
+    Refused(Option<T>),
+}
+
+/// Sends the update, again and again while a transaction is in its way or the table throttles.
+pub async fn conditionally<T: DeserializeOwned>(
+    update: UpdateItemFluentBuilder,
+) -> Result<Answer<T>, StoreError> {
+    let update = update
+        .return_values(ReturnValue::AllNew)
+        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
+    let mut patience = Patience::default();
+    loop {
+        match update.clone().send().await {
+            Ok(answer) => return Ok(Answer::Done(read(answer.attributes.unwrap_or_default())?)),
+            Err(SdkError::ServiceError(refused)) if refused.err().is_conditional_check_failed_exception() => {
+                let UpdateItemError::ConditionalCheckFailedException(there) = refused.into_err() else {
+                    unreachable!("checked by the guard");
+                };
+                return Ok(Answer::Refused(there.item.map(read).transpose()?));
+            }
+            Err(error) => patience.wait_after(StoreError::new("UpdateItem", error)).await?,
+        }
+    }
+}
+
+/// A string attribute.
+pub fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.to_owned())
+}
+
+/// A number attribute.
+pub fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}

@@ -1,0 +1,72 @@
+//! In what order a sweep comes to what is due, and where it goes on.
+
+use crate::keys::DUE_SHARDS;
+use ledgerline_event::Millis;
+use serde::{Deserialize, Serialize};
+
+/// Where a sweep stopped: the next one begins there, so that one that never has the time for everything comes to
+/// everything in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// The shard.
+    pub shard: u8,
+    /// The time up to which everything in it is done.
+    pub due_at: Millis,
+}
+
+/// A part of what is due: one shard, from a time to a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The shard.
+    pub shard: u8,
+    /// From this time on.
+    pub from: Millis,
+    /// Up to this time.
+    pub until: Millis,
+}
+
+/// Everything that is due until then, from `place` on and around to it again.
+pub fn parts(place: Option<Place>, until: Millis) -> Vec<Part> {
+    let begin = place.unwrap_or(Place { shard: 0, due_at: Millis::MIN });
+    let first = begin.shard % DUE_SHARDS;
+    let all = (0..DUE_SHARDS).map(|n| (first + n) % DUE_SHARDS);
+    let mut parts: Vec<Part> = all.map(|shard| Part { shard, from: Millis::MIN, until }).collect();
+    if begin.due_at > Millis::MIN {
+        parts[0].from = begin.due_at.min(until);
+        parts.push(Part { shard: first, from: Millis::MIN, until: parts[0].from });
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Millis {
+        Millis::try_from(ms).unwrap()
+    }
+
+    #[test]
+    fn a_sweep_goes_around_from_where_the_last_one_stopped() {
+        let until = at(1_767_453_739_640);
+        let whole = parts(None, until);
+        assert_eq!(whole.len(), usize::from(DUE_SHARDS));
+        assert!(whole.iter().all(|part| part.from == Millis::MIN && part.until == until));
+
+        let stopped = Place { shard: DUE_SHARDS - 1, due_at: at(1_767_453_000_000) };
+        let around = parts(Some(stopped), until);
+        let shards: Vec<u8> = around.iter().map(|part| part.shard).collect();
+        assert_eq!(shards[0], stopped.shard);
+        assert_eq!((shards[1], shards[shards.len() - 1]), (0, stopped.shard));
+        assert_eq!(around[0].from, stopped.due_at);
+        assert_eq!(
+            around[around.len() - 1],
+            Part { shard: stopped.shard, from: Millis::MIN, until: stopped.due_at }
+        );
+
+        // A clock that was ahead has stopped in the future.
+        let ahead = parts(Some(Place { shard: 0, due_at: at(1_767_453_999_999) }), until);
+        assert_eq!((ahead[0].from, ahead[ahead.len() - 1].until), (until, until));
+    }
+}

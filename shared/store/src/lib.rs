@@ -1,0 +1,111 @@
+//! The control table, and the payload bucket beside it: everything that is decided, as against what is recorded in the events
+//! table.
+//!
+//! It promises that reads are strongly consistent, that writes say on what condition they hold, and that callers tell refusal,
+//! conflict, throttling and mistakes apart by [`Fault`]. All other components store their records through it; the
+//! time is always an argument.
+
+mod api_keys;
+mod blocks;
+mod busy_marks;
+mod claims;
+mod conditional_update;
+mod drain_progress;
+mod drain_states;
+pub mod due_parts;
+mod epochs;
+mod failed_deliveries;
+mod first_requests;
+mod health_place;
+mod idempotency_marker;
+mod job_records;
+mod kept_messages;
+pub mod keys;
+mod late_arrivals;
+mod late_pointers;
+mod listing;
+mod marks;
+mod parked_starts;
+mod patience;
+mod payloads;
+mod record_stream;
+mod repairs;
+mod rounds;
+mod rows;
+mod run_hooks;
+mod run_log;
+mod run_records;
+mod run_sweep;
+mod run_waits;
+mod runnable_workflows;
+mod sent_events;
+mod store_error;
+mod subscriptions;
+mod sweeps;
+mod table;
+mod task_records;
+mod task_rows;
+mod tenants;
+mod transaction;
+mod watermarks;
+mod with_claim;
+mod workflow_types;
+
+pub use api_keys::{ApiKey, ApiKeys, KeyRefused, KeyScope, Revocation};
+pub use blocks::{
+    Block, BlockRecords, BlockWrites, BlocksWritten, Cause, Member, OperatorAction, OperatorRequest,
+    StoredBlocks,
+};
+pub use busy_marks::{BusyChange, BusyMark, BusyMarks, BusyRemoval};
+pub use claims::{Claim, ClaimChange, ClaimState, Claimed, Claims, StoredClaim};
+pub use conditional_update::{Answer, conditionally, number, text};
+pub use drain_progress::{Blocked, Halted, LeaseChange, Oldest, Progress};
+pub use drain_states::{
+    DrainState, DrainStates, HolderWoken, LeaseRequest, LeaseWrite, RewindWrite, RewindWritten,
+};
+pub use epochs::{Epochs, Rewound};
+pub use failed_deliveries::{FailedDeliveries, FailedDelivery, FailurePage, FailureState, Kept};
+pub use first_requests::{FirstRequest, FirstRequests, KeyedPut, KeyedRequest, free_at};
+pub use health_place::{HealthPlace, HealthPlaces};
+pub use idempotency_marker::{IdempotencyMarkers, LIFETIME_SECONDS, Marker};
+pub use job_records::{
+    EarlyAddition, EndsCount, JobEnd, JobInput, JobNode, JobRecord, JobRecords, JobUpdate, JobWrite, PutNew,
+    StartsClaim, TaskAddition, TaskOutcome, TaskStartRow,
+};
+pub use kept_messages::{KeptMessage, KeptMessages};
+pub use keys::ControlKey;
+pub use late_arrivals::{Confirmed, LateArrivals};
+pub use late_pointers::{LatePointer, LatePointerPage, LatePointers};
+pub use listing::ListCursor;
+pub use marks::{Mark, MarkPlace, MarkRecords, MarkStamp};
+pub use parked_starts::{
+    ParkedBecause, ParkedFilter, ParkedPage, ParkedStart, ParkedStartRecords, ParkedState, ParkedWrite,
+    RowBefore, StartKeys, StoredStart,
+};
+pub use patience::{Hindrance, Patience};
+pub use payloads::Payloads;
+pub use record_stream::RecordStream;
+pub use repairs::{JobListing, Repair, Repairs, RunRepair};
+pub use rounds::{RoundRecord, RoundRecords, RoundWrite};
+pub use rows::{ListPlace, ListedKeys, Row, Rows};
+pub use run_hooks::{HookRecord, HookRecords};
+pub use run_log::{
+    Appender, LogEntryRow, LogGuard, PutLogEntry, RefusedParts, RunChange, RunEnding, RunLogRecords,
+    RunLogWrite, RunStart, RunWrite, TableWrite,
+};
+pub use run_records::{NewRunLease, RunCreation, RunRecord, RunRecords, RunRelease, VisitEnd};
+pub use run_sweep::RunSweepRecords;
+pub use run_waits::{WaitRecord, WaitRecords, Waiter};
+pub use runnable_workflows::{RefusedRun, RunnableWorkflow, RunnableWorkflowRecords};
+pub use sent_events::{NewestSent, SentEventRecord, SentEventRecords, SentFloor, SentLimits, SentOrder};
+pub use store_error::{Fault, StoreError};
+pub use subscriptions::SubscriptionRecords;
+pub use sweeps::{SweepEnd, Sweeps};
+pub use table::{ControlTable, DUE_INDEX, Item, LIST_INDEX, item, item_of, key_item, read};
+pub use task_records::{AcquireRequest, EndCondition, FoundRecord, Phase, TaskRecord, TaskRecords};
+pub use task_rows::{RowPut, SummaryRow, TaskRows};
+pub use tenants::Tenants;
+pub use transaction::{Cancelled, build_error, cancelled, wait_for_turn};
+pub use watermarks::{AnnouncedWatermarks, Watermarks};
+pub use with_claim::WithClaim;
+pub use workflow_types::WorkflowTypeRecords;

@@ -1,0 +1,58 @@
+//! Several writes, all or none, and why they were not done.
+
+use aws_sdk_dynamodb::{
+    error::SdkError, operation::transact_write_items::TransactWriteItemsError, types::CancellationReason,
+};
+
+use crate::{Fault, Hindrance, Patience, StoreError};
+
+/// Why a transaction was not done.
+#[derive(Debug)]
+pub enum Cancelled {
+    /// These writes were refused by their conditions.
+    Refused(Vec<usize>),
+    /// Something that passes was in the way.
+    Busy(Hindrance),
+}
+
+/// What became of a transaction.
+pub fn cancelled<T, R>(
+    answer: Result<T, SdkError<TransactWriteItemsError, R>>,
+) -> Result<Option<Cancelled>, StoreError>
+where
+    R: std::fmt::Debug + Send + Sync + 'static,
+{
+    let error = match answer {
+        Ok(_) => return Ok(None),
+        Err(error) => error,
+    };
+    let reasons: &[CancellationReason] = match error.as_service_error() {
+        Some(TransactWriteItemsError::TransactionCanceledException(why)) => why.cancellation_reasons(),
+        _ => &[],
+    };
+    let refused = reasons.iter().enumerate().filter(|(_, why)| why.code() == Some("ConditionalCheckFailed"));
+    let refused: Vec<usize> = refused.map(|(position, _)| position).collect();
+    if !refused.is_empty() {
+        return Ok(Some(Cancelled::Refused(refused)));
+    }
+    let was_cancelled = !reasons.is_empty();
+    let error = StoreError::new("TransactWriteItems", error);
+    match Hindrance::of(error.fault) {
+        Some(hindrance) => Ok(Some(Cancelled::Busy(hindrance))),
+        // Cancelled for a reason that has no name here: it is met like a conflict.
+        None if was_cancelled && error.fault == Fault::Unavailable => {
+            Ok(Some(Cancelled::Busy(Hindrance::Conflict)))
+        }
+        None => Err(error),
+    }
+}
+
+/// Waits a moment before the next attempt, and not for ever.
+pub async fn wait_for_turn(patience: &mut Patience, why: Hindrance) -> Result<(), StoreError> {
+    patience.wait("TransactWriteItems", why).await
+}
+
+/// A request that cannot be built: a mistake in the program.
+pub fn build_error(error: aws_sdk_dynamodb::error::BuildError) -> StoreError {
+    StoreError::unreadable("TransactWriteItems", error.to_string())
+}

@@ -1,0 +1,265 @@
+//! What the ledger tells of every task, job and run: one pass over the time line, page by page. What is kept is in
+//! proportion to tasks, jobs and runs, not to events.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use ledgerline_event::{
+    Event, JobEvent, JobHistory, Millis, Name, Seconds, TaskEvent, TaskHistory, TaskSummary,
+};
+use ledgerline_ledger::Place;
+use ledgerline_store::StoreError;
+
+use crate::Verify;
+use crate::{
+    VerifyProgress,
+    compare::Progress,
+    runs::{RunFold, run_of},
+};
+use ledgerline_jobs::{TaskOutcome, outcome_of, says_job};
+use ledgerline_outbox::DispatchError;
+
+/// Events of one read.
+const PAGE: i32 = 1_000;
+/// Late events that are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 16;
+
+/// How far `jobs` had come before anything was read.
+pub(crate) struct Settled {
+    /// Everything up to here was handled…
+    pub(crate) cursor: String,
+    pub(crate) lane_cursor: String,
+    /// …but for these, which came late…
+    pub(crate) undrained: BTreeSet<String>,
+    /// …and for what was saved after this: it may be late too, and its saver may not have put the pointer yet.
+    pub(crate) saved_before: Millis,
+}
+
+impl Settled {
+    fn covers(&self, place: &Place) -> bool {
+        place.sk <= self.cursor
+            && !self.undrained.contains(&place.sk)
+            && place.event.received_at.is_none_or(|at| at < self.saved_before)
+    }
+}
+
+/// Everything that the ledger tells of tasks and jobs.
+#[derive(Default)]
+pub(crate) struct Folded {
+    pub(crate) tasks: BTreeMap<Name, TaskFold>,
+    pub(crate) jobs: BTreeMap<Name, JobFold>,
+    pub(crate) runs: BTreeMap<String, RunFold>,
+    pub(crate) events: u64,
+    /// When the first event that is still there happened.
+    first: Option<Millis>,
+    /// How long events are kept, if they are not kept for ever.
+    kept_ms: Option<u64>,
+}
+
+/// One task.
+#[derive(Default)]
+pub(crate) struct TaskFold {
+    /// What must be in its row.
+    settled: TaskHistory,
+    /// What may be in its row.
+    newer: Option<Box<TaskHistory>>,
+    pub(crate) ends: Vec<TaskEnded>,
+    pub(crate) ttl: Option<Seconds>,
+}
+
+/// An event that says that a task has ended.
+pub(crate) struct TaskEnded {
+    pub(crate) event_id: Name,
+    pub(crate) sk: String,
+    pub(crate) at: Millis,
+    pub(crate) outcome: TaskOutcome,
+    /// `None` if it does not say.
+    pub(crate) generation: Option<u32>,
+    /// Whether it says that the task is one of its job.
+    pub(crate) in_job: bool,
+    pub(crate) settled: bool,
+}
+
+/// One job.
+#[derive(Default)]
+pub(crate) struct JobFold {
+    pub(crate) events: Vec<FoldedJobEvent>,
+}
+
+/// One event of a job. Each on its own: those that were refused count for nothing.
+pub(crate) struct FoldedJobEvent {
+    pub(crate) kind: JobEvent,
+    pub(crate) event_id: Name,
+    pub(crate) sk: String,
+    pub(crate) at: Millis,
+    pub(crate) settled: bool,
+    pub(crate) history: JobHistory,
+}
+
+impl TaskFold {
+    pub(crate) fn settled(&self) -> &TaskHistory {
+        &self.settled
+    }
+
+    /// With everything that is not settled.
+    pub(crate) fn whole(&self) -> Cow<'_, TaskHistory> {
+        match &self.newer {
+            None => Cow::Borrowed(&self.settled),
+            Some(newer) => {
+                let mut whole = self.settled.clone();
+                whole.join(newer);
+                Cow::Owned(whole)
+            }
+        }
+    }
+
+    fn take_in(&mut self, place: &Place, settled: bool) {
+        let event = &place.event;
+        let history = if settled { &mut self.settled } else { self.newer.get_or_insert_default().as_mut() };
+        history.add(event);
+        self.ttl = self.ttl.max(event.ttl);
+        let Some(outcome) = outcome_of(event) else { return };
+        if self.ends.iter().all(|end| end.event_id != event.event_id) {
+            self.ends.push(TaskEnded {
+                event_id: event.event_id.clone(),
+                sk: place.sk.clone(),
+                at: event.timestamp,
+                outcome,
+                // Generations count from 1: a sender's 0 names none.
+                generation: event.context.generation.filter(|generation| *generation > 0),
+                in_job: says_job(event),
+                settled,
+            });
+        }
+    }
+}
+
+impl JobFold {
+    fn take_in(&mut self, kind: JobEvent, place: &Place, settled: bool) {
+        let event = &place.event;
+        if self.events.iter().any(|known| known.event_id == event.event_id) {
+            return;
+        }
+        let mut history = JobHistory::default();
+        history.add(event);
+        self.events.push(FoldedJobEvent {
+            kind,
+            event_id: event.event_id.clone(),
+            sk: place.sk.clone(),
+            at: event.timestamp,
+            settled,
+            history,
+        });
+    }
+}
+
+impl Folded {
+    /// Whether events of something that began then may have expired: what is left does not tell everything.
+    /// `expires`: what is stored of it is not kept for ever, so neither were its events.
+    pub(crate) fn may_have_lost(&self, began: Millis, expires: bool, now: Millis) -> bool {
+        let expired = self.kept_ms.is_some_and(|kept_ms| began < now.minus(kept_ms));
+        let before_all = self.first.is_none_or(|first| began < first);
+        expired || ((expires || self.kept_ms.is_some()) && before_all)
+    }
+
+    fn take_in(&mut self, place: &Place, settled: bool) {
+        let event = &place.event;
+        self.first = Some(self.first.map_or(event.timestamp, |first| first.min(event.timestamp)));
+        if let Some(ttl) = event.ttl {
+            let saved = event.received_at.unwrap_or(event.timestamp);
+            let kept_ms = (ttl.get() * 1_000).saturating_sub(saved.get());
+            self.kept_ms = Some(self.kept_ms.map_or(kept_ms, |least| least.min(kept_ms)));
+        }
+        if TaskEvent::of(event).is_some() {
+            self.tasks.entry(event.entity_id.clone()).or_default().take_in(place, settled);
+        } else if let Some(kind) = JobEvent::of(event) {
+            self.jobs.entry(event.entity_id.clone()).or_default().take_in(kind, place, settled);
+        } else if let Some(run_id) = run_of(event) {
+            self.take_in_of_run(run_id, &event.event_id);
+        }
+    }
+}
+
+/// When a task began, as far as anything tells.
+pub(crate) fn began(summary: &TaskSummary) -> Millis {
+    let known = [summary.pending_at, summary.started_at, summary.ended_at];
+    known.into_iter().flatten().fold(summary.entered_at, Millis::min)
+}
+
+impl Verify {
+    /// Passes over the time line from a place on.
+    pub(crate) async fn fold_ledger(
+        &self,
+        tenant: &Name,
+        after: &str,
+        settled: &Settled,
+        folded: &mut Folded,
+        progress: Progress<'_>,
+    ) -> Result<(), DispatchError> {
+        let mut position = after.to_owned();
+        loop {
+            let (places, more) = self.timeline.after(tenant, &position, PAGE).await?;
+            let Some(last) = places.last() else { return Ok(()) };
+            position = last.sk.clone();
+            folded.events += places.len() as u64;
+            let at = last.event.timestamp;
+            for place in places {
+                self.take_in(place, settled, folded).await?;
+            }
+            progress(VerifyProgress::Events { read: folded.events, at });
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything that may have come since `settled` was asked for: after the cursor, or as a late arrival.
+    pub(crate) async fn fold_since(
+        &self,
+        tenant: &Name,
+        settled: &Settled,
+        folded: &mut Folded,
+    ) -> Result<(), DispatchError> {
+        let read = folded.events;
+        Box::pin(self.fold_ledger(tenant, &settled.cursor, settled, folded, &mut |_| {})).await?;
+        folded.events = read;
+        let late = self.late_arrivals.events_after(tenant, &settled.lane_cursor).await?;
+        let fetches = late.into_iter().filter(|sk| *sk <= settled.cursor).map(|sk| {
+            async move {
+                let event = self.timeline.stored_at(tenant, &sk).await?;
+                Ok::<_, StoreError>(event.map(|event| Place { sk, event }))
+            }
+            .boxed()
+        });
+        let fetches: Vec<_> = fetches.collect();
+        let mut places = stream::iter(fetches).buffered(FETCHED_AT_ONCE);
+        while let Some(place) = places.try_next().await? {
+            if let Some(place) = place {
+                self.take_in(place, settled, folded).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_in(
+        &self,
+        mut place: Place,
+        settled: &Settled,
+        folded: &mut Folded,
+    ) -> Result<(), DispatchError> {
+        if defines_tasks(&place.event) {
+            self.timeline.restore(&mut place.event).await?;
+        }
+        // Rows are folded from task events as they are stored, so these are not made whole.
+        folded.take_in(&place, settled.covers(&place));
+        Ok(())
+    }
+}
+
+/// Whether an event lists tasks of a job, which may have overflowed.
+fn defines_tasks(event: &Event) -> bool {
+    matches!(JobEvent::of(event), Some(JobEvent::Created | JobEvent::TasksAdded))
+}

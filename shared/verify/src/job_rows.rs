@@ -1,0 +1,161 @@
+//! What is stored of one job, read so that it can be told whether it moved meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledgerline_event::{JobEvent, Name, dag::task_entity};
+use ledgerline_store::{
+    JobListing, Repair, Row, StoreError,
+    keys::{self, ControlKey},
+};
+
+use crate::Verify;
+use crate::{fold::JobFold, records::Stamp};
+use ledgerline_drains::JOBS_DRAINER;
+use ledgerline_jobs::{JobEnd, JobNode, JobRecord, TaskOutcome, TaskRecord};
+use ledgerline_outbox::{DispatchError, Notice};
+
+/// A job's records.
+#[derive(Default)]
+pub(crate) struct JobRows {
+    pub(crate) record: Option<JobRecord>,
+    /// The job as a claim: of its creation, or of its end.
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) nodes: BTreeMap<String, JobNode>,
+    pub(crate) ends: BTreeMap<String, JobEnd>,
+    /// Additions that were counted, by event.
+    pub(crate) added: BTreeMap<String, Stamp>,
+    /// Tasks that were started and that the job has not seen end, by bare id.
+    pub(crate) started: BTreeSet<String>,
+    /// Those of them that the job counts as active.
+    pub(crate) active: BTreeSet<String>,
+    /// Events that could not be followed, and of which that was told.
+    pub(crate) refused: BTreeSet<Name>,
+    /// The claim of its last resume, if no event tells of that.
+    pub(crate) resume: Option<Stamp>,
+    /// Whether it changed while it was read.
+    pub(crate) moving: bool,
+}
+
+impl JobRows {
+    /// The generation of a task whose end the job has counted; 0 if there is none.
+    pub(crate) fn counted_generation(&self, task_id: &str) -> u32 {
+        let counted = self.ends.get(task_id).filter(|end| end.counted);
+        counted.map_or(0, |end| end.generation)
+    }
+
+    fn take_in(&mut self, row: Row) -> Result<(), StoreError> {
+        let sk = row.key.sk.clone();
+        let added = keys::job_addition("", "", "").sk;
+        if let Some(task_id) = sk.strip_prefix(keys::NODES) {
+            // What a task is given is of no interest here, and may be large.
+            let node = JobNode { input: None, ..row.read()? };
+            self.nodes.insert(task_id.to_owned(), node);
+        } else if let Some(task_id) = sk.strip_prefix(keys::ENDS) {
+            self.ends.insert(task_id.to_owned(), row.read()?);
+        } else if let Some(event_id) = sk.strip_prefix(&added) {
+            self.added.insert(event_id.to_owned(), row.read()?);
+        } else if sk == keys::job("", "").sk {
+            self.stamp = Some(row.view()?);
+            self.record = Some(row.read()?);
+        }
+        Ok(())
+    }
+}
+
+impl Verify {
+    /// Everything that is stored of a job.
+    pub(crate) async fn job_rows_of(
+        &self,
+        tenant: &Name,
+        id: &Name,
+        job: Option<&JobFold>,
+    ) -> Result<(Name, JobRows), DispatchError> {
+        let mut rows = JobRows::default();
+        let before = self.jobs.records.get(tenant, id).await?;
+        let partition = keys::job_partition(tenant, id);
+        self.rows.read_partition(&partition, |row| rows.take_in(row)).await?;
+        self.read_started(tenant, id, job, &mut rows).await?;
+        let told = job.map(|job| job.events.as_slice()).unwrap_or_default();
+        for told in told {
+            let followed = match told.kind {
+                JobEvent::Created => {
+                    rows.record.as_ref().is_some_and(|record| record.created_by == told.event_id)
+                }
+                JobEvent::TasksAdded => rows.added.contains_key(told.event_id.as_str()),
+                JobEvent::Completed | JobEvent::FailureDetected | JobEvent::Resumed => true,
+            };
+            let notice = keys::notice_claim(tenant, &told.sk, JOBS_DRAINER, 0, "", Notice::Failed.claim());
+            if !followed && self.outbox.claim_there(&notice).await? {
+                rows.refused.insert(told.event_id.clone());
+            }
+        }
+        let resumes = told.iter().map(|told| told.history.generation()).fold(1, u32::max);
+        if let Some(generation) = rows.record.as_ref().map(|job| job.generation).filter(|own| *own > resumes)
+        {
+            rows.resume = self.rows.get(&keys::job_resume_claim(tenant, id, generation)).await?;
+        }
+        let after = self.jobs.records.get(tenant, id).await?;
+        rows.moving = before.as_ref().map(face) != after.as_ref().map(face);
+        Ok((id.clone(), rows))
+    }
+
+    /// Which tasks have begun a generation that the job has not seen end.
+    async fn read_started(
+        &self,
+        tenant: &Name,
+        id: &Name,
+        job: Option<&JobFold>,
+        rows: &mut JobRows,
+    ) -> Result<(), DispatchError> {
+        let told = job.into_iter().flat_map(|job| &job.events).flat_map(|told| told.history.tasks().keys());
+        let tasks: BTreeSet<&String> = told.chain(rows.nodes.keys()).chain(rows.ends.keys()).collect();
+        // What is completed never begins again.
+        let open = tasks.into_iter().filter(|task| {
+            !rows.ends.get(*task).is_some_and(|end| end.counted && end.outcome == TaskOutcome::Completed)
+        });
+        let mut wanted: BTreeMap<(String, String), (ControlKey, &String)> = BTreeMap::new();
+        for task in open {
+            // One whose id is too long was refused, and has no record.
+            let Ok(entity) = task_entity(id, task) else { continue };
+            let generation = rows.counted_generation(task).saturating_add(1);
+            let key = keys::task_record(tenant, &entity, generation);
+            wanted.insert((key.pk.clone(), key.sk.clone()), (key, task));
+        }
+        let wanted_keys: Vec<ControlKey> = wanted.values().map(|(key, _)| key.clone()).collect();
+        let (mut started, mut active) = (BTreeSet::new(), BTreeSet::new());
+        for row in self.rows.get_all(&wanted_keys).await? {
+            let key = (row.key.pk.clone(), row.key.sk.clone());
+            let Some((_, task)) = wanted.get(&key) else { continue };
+            if row.read::<TaskRecord>()?.in_job {
+                active.insert((*task).clone());
+            }
+            started.insert((*task).clone());
+        }
+        (rows.started, rows.active) = (started, active);
+        Ok(())
+    }
+
+    /// Puts a job into the list of its state.
+    pub(crate) async fn relist_job(&self, tenant: &Name, job: &JobRecord) -> Result<Repair, DispatchError> {
+        let listing = JobListing {
+            job: &keys::job(tenant, &job.job_id),
+            is_completed: job.completed_at.is_some(),
+            failed: job.failed,
+            active: job.active,
+            list: &job.list(tenant),
+            place: &place_of(job),
+        };
+        Ok(self.repairs.relist_job(listing).await?)
+    }
+}
+
+/// Where in its list a job belongs.
+pub(crate) fn place_of(job: &JobRecord) -> String {
+    format!("{}#{}", job.created_at, job.job_id)
+}
+
+/// What changes with everything that happens to a job.
+fn face(job: &JobRecord) -> impl PartialEq {
+    let counts = (job.total, job.done, job.failed, job.active, job.generation);
+    (counts, job.completed_at, job.list_in.clone(), job.laid_out)
+}

@@ -1,0 +1,108 @@
+//! Backoff of runs whose sessions fail: the pause before the next session, and when the run fails.
+
+use ledgerline_ledger::EmitError;
+use ledgerline_outbox::DispatchError;
+use ledgerline_runs::RunRecord;
+use ledgerline_store::Fault;
+
+/// After this many sessions with a permanent error the run fails.
+pub(super) const REJECTED_MAX: u32 = 5;
+/// The pause after the first session that failed.
+const FAILED_MS: u64 = 5_000;
+/// The pause after the first session of a runner that does not have the workflow.
+const REFUSED_MS: u64 = 60_000;
+/// The longest pause.
+const LONGEST_MS: u64 = 5 * 60_000;
+
+/// The failed sessions of a run, the one that has just ended included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Backoff {
+    /// How many sessions in a row failed.
+    pub(super) failed: u32,
+    /// How many had a permanent error.
+    pub(super) rejected: u32,
+    first_ms: u64,
+}
+
+impl Backoff {
+    /// A session failed with `error`; `progressed` says whether it had appended an entry before.
+    pub(super) fn of(error: &DispatchError, run: &RunRecord, progressed: bool) -> Self {
+        let rejected = run.rejected_visits();
+        match is_permanent(error) {
+            // An appended entry does not reset this count: each attempt at a step is an entry, and its result may be what
+            // is rejected.
+            true => Self {
+                failed: run.failed_visits().saturating_add(1),
+                rejected: rejected.saturating_add(1),
+                first_ms: FAILED_MS,
+            },
+            false if progressed => Self { failed: 1, rejected, first_ms: FAILED_MS },
+            false => Self { failed: run.failed_visits().saturating_add(1), rejected, first_ms: FAILED_MS },
+        }
+    }
+
+    /// A runner does not have the workflow.
+    pub(super) fn refused(run: &RunRecord) -> Self {
+        let failed = run.failed_visits().saturating_add(1);
+        Self { failed, rejected: run.rejected_visits(), first_ms: REFUSED_MS }
+    }
+
+    /// The pause before the next session: twice as long each time.
+    pub(super) fn pause_ms(self) -> u64 {
+        let doublings = self.failed.saturating_sub(1).min(20);
+        self.first_ms.saturating_mul(1 << doublings).min(LONGEST_MS)
+    }
+}
+
+/// Whether a session with this error would fail in the same way each time.
+fn is_permanent(error: &DispatchError) -> bool {
+    match error {
+        DispatchError::Store(error)
+        | DispatchError::NotCalled(error)
+        | DispatchError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
+        DispatchError::Emit(EmitError::Invalid(_))
+        | DispatchError::Invalid(_)
+        | DispatchError::Unknown { .. }
+        | DispatchError::Illegal(_)
+        | DispatchError::Refused(_) => true,
+        DispatchError::Emit(EmitError::NotAccepted { .. }) | DispatchError::Alert(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline_store::StoreError;
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(failed: u32, rejected: u32) -> RunRecord {
+        let record = json!({
+            "runId": "run-1", "workflowName": "w", "appName": "shop", "state": "running", "createdBy": "evnt-1",
+            "createdAt": 1_767_453_739_000_u64, "context": "{}", "lastError": "no",
+            "failedVisits": failed, "rejectedVisits": rejected,
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn a_permanent_error_counts_even_after_progress() {
+        let error = DispatchError::Refused("no".into());
+        for progressed in [false, true] {
+            let backoff = Backoff::of(&error, &run(3, 2), progressed);
+            assert_eq!((backoff.failed, backoff.rejected), (4, 3));
+        }
+    }
+
+    #[test]
+    fn progress_resets_the_count_of_transient_errors() {
+        let down = StoreError::told("GetItem", Fault::Unavailable, "InternalServerError", "?");
+        let error = DispatchError::Store(down);
+        let failed = |progressed| {
+            let backoff = Backoff::of(&error, &run(3, 2), progressed);
+            (backoff.failed, backoff.rejected, backoff.pause_ms())
+        };
+        assert_eq!(failed(false), (4, 2, 40_000));
+        assert_eq!(failed(true), (1, 2, 5_000));
+    }
+}
