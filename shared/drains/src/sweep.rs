@@ -72,7 +72,7 @@ impl Sweep {
         let mut alerts = Vec::new();
         let swept = Box::pin(self.sweep_until(deadline, &mut alerts)).await;
         if swept.as_ref().is_ok_and(|swept| swept.trouble == 0 || swept.visited > 0) {
-            self.outbox.note_swept(Sweeper::Dispatcher).await;
+            Sweeper::Dispatcher.note_end(&self.outbox).await;
         }
         Box::pin(self.outbox.send_due_alerts(alerts)).await;
         swept

@@ -185,7 +185,7 @@ impl Health {
             }
         }
         placed?;
-        self.outbox.note_swept(Sweeper::HealthCheck).await;
+        Sweeper::HealthCheck.note_end(&self.outbox).await;
         all.alerts = alerts.len();
         self.outbox.send_alerts(alerts).await;
         let counts = [

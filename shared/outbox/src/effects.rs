@@ -1,12 +1,11 @@
-//! The effects of a claim: events, messages, runs that begin, events for runs, alerts; and how each is sent.
+//! The effects of a claim: events, messages, runs that begin, events for runs, alerts.
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::SealedEvent;
-use ledgerline_store::{Claim, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{DispatchError, Outbox, Queue, RunEffect};
+use crate::Queue;
 
 /// What a claim will send, exactly.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -92,34 +91,4 @@ pub struct SentEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_instance_id: Option<Name>,
     pub timestamp: Millis,
-}
-
-impl Outbox {
-    /// Sends effects now.
-    pub async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
-        if !effects.events.is_empty() {
-            self.emitter.send_sealed(effects.events).await?;
-        }
-        self.queues.send_messages(effects.messages).await?;
-        for run in effects.runs {
-            (self.run_effects)(RunEffect::Begin(run)).await?;
-        }
-        for sent in effects.sends {
-            (self.run_effects)(RunEffect::Deliver(sent)).await?;
-        }
-        Ok(())
-    }
-
-    /// The effects that a claim holds.
-    pub async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
-        let unreadable = |what: String| StoreError::unreadable("reading a claim", what);
-        let json = match (&claim.effects, &claim.effects_key) {
-            (Some(json), _) => json.clone().into_bytes(),
-            (None, Some(key)) => {
-                self.payloads.get(key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?
-            }
-            (None, None) => return Err(unreadable("it is pending and has no effects".into()).into()),
-        };
-        Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
-    }
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::{join_all, try_join_all};
 use ledgerline_event::Name;
-use ledgerline_store::{ClaimState, Claimed, keys::ControlKey};
+use ledgerline_store::{Claim, ClaimState, Claimed, StoreError, keys::ControlKey};
 
-use crate::{DispatchError, Effects, Intent, Outbox};
+use crate::{DispatchError, Effects, Intent, Outbox, RunEffect};
 
 /// What became of pending effects: which request made their claim, and whether they are sent.
 #[derive(Debug)]
@@ -171,6 +171,34 @@ impl Outbox {
         self.send(effects).await?;
         self.finish(key, claim.claim_id.as_deref()).await?;
         Ok(Resumed::Executed)
+    }
+
+    /// Sends effects now.
+    pub async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
+        if !effects.events.is_empty() {
+            self.emitter.send_sealed(effects.events).await?;
+        }
+        self.queues.send_messages(effects.messages).await?;
+        for run in effects.runs {
+            (self.run_effects)(RunEffect::Begin(run)).await?;
+        }
+        for sent in effects.sends {
+            (self.run_effects)(RunEffect::Deliver(sent)).await?;
+        }
+        Ok(())
+    }
+
+    /// The effects that a claim holds.
+    pub async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
+        let unreadable = |what: String| StoreError::unreadable("reading a claim", what);
+        let json = match (&claim.effects, &claim.effects_key) {
+            (Some(json), _) => json.clone().into_bytes(),
+            (None, Some(key)) => {
+                self.payloads.get(key).await?.ok_or_else(|| unreadable(format!("{key} is missing")))?
+            }
+            (None, None) => return Err(unreadable("it is pending and has no effects".into()).into()),
+        };
+        Ok(serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?)
     }
 }
 

@@ -48,14 +48,12 @@ impl Sweeper {
             Self::HealthCheck => "tasks whose worker is gone wait for it",
         }
     }
-}
 
-impl Outbox {
-    /// Notes that a sweep has come to its end. If that fails, the sweep shows as late too early.
-    pub async fn note_swept(&self, sweeper: Sweeper) {
-        let end = SweepEnd { ended_at: self.emitter.now() };
-        if let Err(error) = self.sweeps.set_end(&sweeper.key(), end).await {
-            tracing::warn!(sweep = sweeper.name(), %error, "the end of the sweep was not noted");
+    /// Notes in the control table that this sweep has come to its end. If that fails, the sweep shows as late too early.
+    pub async fn note_end(self, outbox: &Outbox) {
+        let end = SweepEnd { ended_at: outbox.emitter.now() };
+        if let Err(error) = outbox.sweeps.set_end(&self.key(), end).await {
+            tracing::warn!(sweep = self.name(), %error, "the end of the sweep was not noted");
         }
     }
 }

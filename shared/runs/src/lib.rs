@@ -27,7 +27,6 @@ mod send;
 mod sent_order;
 mod sweep;
 mod task_waits;
-mod wait_calls;
 mod wake;
 mod workflow_registry;
 
@@ -48,8 +47,7 @@ pub use past_events::{LookPositions, PastEvent};
 pub use query::{LogPlace, RunDetails, RunPage, RunSummary, SentEventPage, SentEventView};
 pub use send::{EventSubmission, SubmittedEvent};
 pub use sweep::RunsSwept;
-pub use wait_calls::EventTaken;
-pub use wake::{RunDriver, RunMessage};
+pub use wake::{EventTaken, RunDriver, RunMessage};
 
 pub(crate) use completion_notify::CompletionNotify;
 pub(crate) use create::new_run_of;

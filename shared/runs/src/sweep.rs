@@ -95,7 +95,7 @@ impl RunSweep {
         match failure {
             Some(error) => Err(error),
             None => {
-                self.outbox.note_swept(Sweeper::Runs).await;
+                Sweeper::Runs.note_end(&self.outbox).await;
                 Ok(swept)
             }
         }

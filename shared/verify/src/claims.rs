@@ -1,9 +1,11 @@
 //! Claims about tasks and jobs whose effects were not sent in time.
 
 use ledgerline_event::{Millis, Name};
-use ledgerline_store::keys::{self, DUE_SHARDS};
+use ledgerline_store::{
+    Claims, Rows,
+    keys::{self, DUE_SHARDS},
+};
 
-use crate::Verify;
 use crate::{
     difference::{Difference, What, fault_unless},
     records::Stamp,
@@ -17,39 +19,37 @@ const POSTPONED_MS: u64 = 5 * 60_000;
 /// Every sweep repeats what is due, and one comes every two minutes.
 const SWEPT_MS: u64 = 5 * 60_000;
 
-impl Verify {
-    /// Claims that should have been finished by now.
-    pub(crate) async fn overdue_claims(
-        &self,
-        tenant: &Name,
-        now: Millis,
-    ) -> Result<Vec<Difference>, DispatchError> {
-        let task = keys::task(tenant, "");
-        let job = keys::job_partition(tenant, "");
-        let claim_of_job = keys::job_resume_claim(tenant, "", 0).pk;
-        let mut differences = Vec::new();
-        for shard in 0..DUE_SHARDS {
-            for key in self.claims.due(&keys::due_shard(shard), now.plus(POSTPONED_MS), LOOKED_AT).await? {
-                let of_task = key.pk.strip_prefix(&task);
-                let of_job = key.pk.strip_prefix(&job).or_else(|| key.pk.strip_prefix(&claim_of_job));
-                if of_task.or(of_job).is_none() {
-                    continue;
-                }
-                // The index lags behind the table.
-                let Some(stamp) = self.rows.get::<Stamp>(&key).await? else { continue };
-                let pending = stamp.claimed_at.filter(|_| stamp.state == Some(ClaimState::Pending));
-                let Some(claimed_at) = pending.filter(|at| at.plus(RESUMED_AFTER_MS) <= now) else {
-                    continue;
-                };
-                let standing = fault_unless(claimed_at.plus(RESUMED_AFTER_MS + SWEPT_MS) > now);
-                let detail = format!("claimed at {}, and not sent yet: {}", claimed_at.to_rfc3339(), key.sk);
-                differences.extend(
-                    of_task.map(|id| Difference::of_task(id, What::ClaimOverdue, standing, detail.clone())),
-                );
-                differences
-                    .extend(of_job.map(|id| Difference::of_job(id, What::ClaimOverdue, standing, detail)));
+/// Claims that should have been finished by now.
+pub(crate) async fn overdue_claims(
+    claims: &Claims,
+    rows: &Rows,
+    tenant: &Name,
+    now: Millis,
+) -> Result<Vec<Difference>, DispatchError> {
+    let task = keys::task(tenant, "");
+    let job = keys::job_partition(tenant, "");
+    let claim_of_job = keys::job_resume_claim(tenant, "", 0).pk;
+    let mut differences = Vec::new();
+    for shard in 0..DUE_SHARDS {
+        for key in claims.due(&keys::due_shard(shard), now.plus(POSTPONED_MS), LOOKED_AT).await? {
+            let of_task = key.pk.strip_prefix(&task);
+            let of_job = key.pk.strip_prefix(&job).or_else(|| key.pk.strip_prefix(&claim_of_job));
+            if of_task.or(of_job).is_none() {
+                continue;
             }
+            // The index lags behind the table.
+            let Some(stamp) = rows.get::<Stamp>(&key).await? else { continue };
+            let pending = stamp.claimed_at.filter(|_| stamp.state == Some(ClaimState::Pending));
+            let Some(claimed_at) = pending.filter(|at| at.plus(RESUMED_AFTER_MS) <= now) else {
+                continue;
+            };
+            let standing = fault_unless(claimed_at.plus(RESUMED_AFTER_MS + SWEPT_MS) > now);
+            let detail = format!("claimed at {}, and not sent yet: {}", claimed_at.to_rfc3339(), key.sk);
+            differences.extend(
+                of_task.map(|id| Difference::of_task(id, What::ClaimOverdue, standing, detail.clone())),
+            );
+            differences.extend(of_job.map(|id| Difference::of_job(id, What::ClaimOverdue, standing, detail)));
         }
-        Ok(differences)
     }
+    Ok(differences)
 }

@@ -13,6 +13,7 @@ use ledgerline_event::{Millis, Name};
 use crate::Verify;
 use crate::{
     Difference,
+    claims::overdue_claims,
     difference::Verified,
     fold::{Folded, Settled},
     job_rows::JobRows,
@@ -76,7 +77,7 @@ impl Verify {
             jobs: self.suspect_jobs(tenant, &folded, now, progress).await?,
             orphans: Box::pin(self.orphans(tenant, &folded)).await?,
         };
-        let mut differences = Box::pin(self.overdue_claims(tenant, now)).await?;
+        let mut differences = Box::pin(overdue_claims(&self.claims, &self.rows, tenant, now)).await?;
         let (runs, of_runs) = Box::pin(self.compare_runs(tenant, &folded, now, rebuild, progress)).await?;
         differences.extend(of_runs);
         if !suspects.is_empty() {

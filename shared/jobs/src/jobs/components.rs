@@ -43,19 +43,6 @@ pub struct Jobs {
     pub outbox: Outbox,
 }
 
-/// What the drainer `jobs` does with events.
-#[derive(Clone)]
-#[allow(missing_docs)]
-pub struct JobDriver {
-    pub emitter: Emitter,
-    pub timeline: Timeline,
-    pub records: JobRecords,
-    pub inputs: JobInputs,
-    pub tasks: Tasks,
-    pub outbox: Outbox,
-    pub notify: EndListener,
-}
-
 impl Jobs {
     /// Jobs whose tasks are `tasks`.
     pub fn new(
@@ -69,13 +56,5 @@ impl Jobs {
         let records = JobRecords::new(control);
         let inputs = JobInputs { payloads, emitter, timeline, records: records.clone() };
         Self { records, inputs, tasks, outbox }
-    }
-}
-
-impl JobDriver {
-    /// Drives `jobs`, and tells `notify` of ends.
-    pub fn new(jobs: Jobs, emitter: Emitter, timeline: Timeline, notify: EndListener) -> Self {
-        let Jobs { records, inputs, tasks, outbox } = jobs;
-        Self { emitter, timeline, records, inputs, tasks, outbox, notify }
     }
 }

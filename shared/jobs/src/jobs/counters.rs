@@ -2,54 +2,49 @@
 
 use ledgerline_event::Name;
 use ledgerline_outbox::DispatchError;
-use ledgerline_store::{EndsCount, JobEnd, Patience, wait_for_turn};
-
-use crate::JobDriver;
+use ledgerline_store::{EndsCount, JobEnd, JobRecords, Patience, wait_for_turn};
 
 /// Outcomes of one transaction.
 const AT_ONCE: usize = 40;
 
 /// An end, and whether the job counts the task as active.
 #[derive(Clone, Debug)]
-pub struct Counted {
-    pub end: JobEnd,
-    pub was_active: bool,
+pub(super) struct Counted {
+    pub(super) end: JobEnd,
+    pub(super) was_active: bool,
 }
 
-impl JobDriver {
-    /// Counts ends that are not counted yet. What was counted before stays as it is.
-    pub async fn count_ends(
-        &self,
-        tenant: &Name,
-        job_id: &Name,
-        ends: Vec<Counted>,
-    ) -> Result<(), DispatchError> {
-        for chunk in ends.chunks(AT_ONCE) {
-            let mut rest: Vec<&Counted> = chunk.iter().collect();
-            let mut patience = Patience::default();
-            while !rest.is_empty() {
-                let together: Vec<_> =
-                    rest.iter().map(|counted| (&counted.end, counted.was_active)).collect();
-                match self.records.count_ends(tenant, job_id, &together).await? {
-                    EndsCount::Applied => break,
-                    EndsCount::JobMissing => {
-                        // The ends are noted: if the job is created again, it counts them.
-                        tracing::error!(%tenant, %job_id, "tasks of a job ended that is missing");
-                        for counted in rest.drain(..) {
-                            self.records.note_end(tenant, job_id, &counted.end).await?;
-                        }
+/// Counts ends that are not counted yet. What was counted before stays as it is.
+pub(super) async fn count_ends(
+    records: &JobRecords,
+    tenant: &Name,
+    job_id: &Name,
+    ends: Vec<Counted>,
+) -> Result<(), DispatchError> {
+    for chunk in ends.chunks(AT_ONCE) {
+        let mut rest: Vec<&Counted> = chunk.iter().collect();
+        let mut patience = Patience::default();
+        while !rest.is_empty() {
+            let together: Vec<_> = rest.iter().map(|counted| (&counted.end, counted.was_active)).collect();
+            match records.count_ends(tenant, job_id, &together).await? {
+                EndsCount::Applied => break,
+                EndsCount::JobMissing => {
+                    // The ends are noted: if the job is created again, it counts them.
+                    tracing::error!(%tenant, %job_id, "tasks of a job ended that is missing");
+                    for counted in rest.drain(..) {
+                        records.note_end(tenant, job_id, &counted.end).await?;
                     }
-                    EndsCount::CountedBefore(positions) => {
-                        let mut position = 0;
-                        rest.retain(|_| {
-                            position += 1;
-                            !positions.contains(&(position - 1))
-                        });
-                    }
-                    EndsCount::Busy(why) => wait_for_turn(&mut patience, why).await?,
                 }
+                EndsCount::CountedBefore(positions) => {
+                    let mut position = 0;
+                    rest.retain(|_| {
+                        position += 1;
+                        !positions.contains(&(position - 1))
+                    });
+                }
+                EndsCount::Busy(why) => wait_for_turn(&mut patience, why).await?,
             }
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{Event, Name, overflow};
-use ledgerline_ledger::{EmitError, Place};
-use ledgerline_store::Fault;
+use ledgerline_ledger::{EmitError, Emitter, Place, Timeline};
+use ledgerline_store::{Fault, JobRecords};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::on_task_ended::job_of;
-use crate::JobDriver;
-use ledgerline_outbox::{About, DispatchError, Notice};
+use super::{EndListener, JobInputs, Jobs, on_task_ended::job_of};
+use crate::Tasks;
+use ledgerline_outbox::{About, DispatchError, Notice, Outbox};
 
 /// The drainer that drives jobs.
 const DRAINER: &str = "jobs";
@@ -20,6 +20,19 @@ const DRAINER: &str = "jobs";
 const LANES: usize = 8;
 /// Task events that are folded before jobs are driven by them: a job's event says how its tasks stand.
 const FOLDED_AT_ONCE: usize = 200;
+
+/// What the drainer `jobs` does with events.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct JobDriver {
+    pub emitter: Emitter,
+    pub timeline: Timeline,
+    pub records: JobRecords,
+    pub inputs: JobInputs,
+    pub tasks: Tasks,
+    pub outbox: Outbox,
+    pub notify: EndListener,
+}
 
 /// How far a page is handled.
 #[derive(Debug)]
@@ -76,6 +89,12 @@ fn whose(event: &Event) -> Name {
 }
 
 impl JobDriver {
+    /// Drives `jobs`, and tells `notify` of ends.
+    pub fn new(jobs: Jobs, emitter: Emitter, timeline: Timeline, notify: EndListener) -> Self {
+        let Jobs { records, inputs, tasks, outbox } = jobs;
+        Self { emitter, timeline, records, inputs, tasks, outbox, notify }
+    }
+
     /// Handles `places`, which are in order, except those that `finished_before` knows.
     pub async fn drive(
         &self,

@@ -7,7 +7,6 @@
 //! marks. So the later of the two sees the earlier one, and a completion costs requests in proportion to its
 //! own edges. A task starts once, because its record is put only if there is none.
 
-mod add;
 mod advance;
 mod complete;
 mod components;
@@ -25,8 +24,8 @@ mod resume;
 mod start;
 mod submit;
 
-pub use components::{EndListener, Ended, JobDriver, JobInputs, Jobs};
-pub use event_loop::{Handled, Stop};
+pub use components::{EndListener, Ended, JobInputs, Jobs};
+pub use event_loop::{Handled, JobDriver, Stop};
 pub use on_task_ended::{outcome_of, says_job};
 pub use query::{JobDetails, JobPage, JobTaskDetails, JobView};
 pub use submit::{AddedTasks, JobSubmission, SubmittedJob, SubmittedJobTask};

@@ -8,7 +8,11 @@ use ledgerline_ledger::Place;
 use ledgerline_outbox::DispatchError;
 use ledgerline_store::{JobEnd, TaskOutcome};
 
-use super::{Ended, counters::Counted, new_records::kept_until};
+use super::{
+    Ended,
+    counters::{Counted, count_ends},
+    new_records::kept_until,
+};
 use crate::JobDriver;
 
 /// Ends that are looked at side by side.
@@ -46,13 +50,14 @@ impl JobDriver {
                 let Some(ended) = ended else { continue };
                 // One transaction takes one write of a record: a task may have ended twice, in two generations.
                 if counted.iter().any(|other| other.end.task_id == ended.end.task_id) {
-                    self.count_ends(&place.event.tenant_id, job_id, std::mem::take(&mut counted)).await?;
+                    count_ends(&self.records, &place.event.tenant_id, job_id, std::mem::take(&mut counted))
+                        .await?;
                 }
                 done.push((&place.event, ended.end.clone()));
                 counted.push(ended);
             }
             if let Some(place) = some.first() {
-                self.count_ends(&place.event.tenant_id, job_id, counted).await?;
+                count_ends(&self.records, &place.event.tenant_id, job_id, counted).await?;
             }
         }
         let Some((cause, _)) = done.last() else { return Ok(()) };

@@ -6,7 +6,6 @@ mod end;
 mod kept_messages;
 mod lease;
 mod message;
-mod query;
 mod submit;
 mod summary;
 mod untaken;
