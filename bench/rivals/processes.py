@@ -12,7 +12,7 @@ import urllib.request
 
 
 def free_ports(count):
-    """Ports on loopback that nobody listens on, no two the same."""
+    """Free ports on loopback, no two the same."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [taken.getsockname()[1] for taken in sockets]
     for taken in sockets:

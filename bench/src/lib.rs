@@ -1,44 +1,31 @@
 //! Measured figures: `cargo run --release -p ledgerline-bench [name …]`, and runs of workflows beside other
 //! products: the program `runs`, which `bench/rivals/run` calls.
 //!
-//! Each bench stands in a file of its own and returns a `Report`; the goals are beside the
+//! Each bench stands in a file of its own under `benches/` and returns a `Report`; the goals are beside the
 //! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
 
 mod backlog;
-mod bad_events;
-mod child_latency;
-mod cold_start;
+mod benches;
 mod conditions;
 mod cpu;
 mod deliveries;
-mod drain;
-mod fan_out;
 mod function;
-mod idle;
-mod idle_worker;
 mod item_size;
-mod job_cost;
-mod keys_and_json;
-mod latency;
 mod local_jobs;
-mod matching;
 mod memory;
 mod meter;
 mod noop;
 mod one_by_one;
 mod pipeline;
 mod probes;
-mod replay;
 mod report;
 mod run_calls;
-mod run_cost;
 mod run_ends;
 mod run_pipeline;
 mod runs;
 mod runs_api;
 mod runtime_api;
 mod samples;
-mod save;
 mod saving;
 mod seed_jobs;
 mod seed_loop;
@@ -48,11 +35,8 @@ mod sightings;
 mod spread;
 mod subscribers;
 mod trace;
-mod wait_loop;
-mod waiters;
 mod workflows;
 mod workload;
-mod write_units;
 
 use std::io::Write;
 
@@ -89,74 +73,82 @@ const BENCHES: [Bench; 16] = [
     Bench {
         name: "write-units",
         about: "bytes and write units of the thirteen event types",
-        run: write_units::run,
+        run: benches::write_units::run,
     },
     Bench {
         name: "job-cost",
         about: "requests and units of jobs of 10, 100 and 1,000 tasks, beside the seed's reads",
-        run: job_cost::run,
+        run: benches::job_cost::run,
     },
     Bench {
         name: "run-cost",
         about: "requests and units of runs of 1 to 1,000 steps, and of a sleep, a wait and a hook",
-        run: run_cost::run,
+        run: benches::run_cost::run,
     },
     Bench {
         name: "waiters",
         about: "what an event reads to find its waiter among 100, 10,000 and 100,000",
-        run: waiters::run,
+        run: benches::waiters::run,
     },
     Bench {
         name: "wait-loop",
         about: "requests and units of runs that wait 10 to 1,000 times for events of one name",
-        run: wait_loop::run,
+        run: benches::wait_loop::run,
     },
     Bench {
         name: "keys-and-json",
         about: "time to build the keys and the JSON of one event",
-        run: keys_and_json::run,
+        run: benches::keys_and_json::run,
     },
     Bench {
         name: "matching",
         about: "time to decide about one event with 10, 100 and 1,000 subscriptions",
-        run: matching::run,
+        run: benches::matching::run,
     },
-    Bench { name: "replay", about: "replaying a run with 10,000 events in its log", run: replay::run },
-    Bench { name: "save", about: "saves through the function's handler, beside plain puts", run: save::run },
+    Bench {
+        name: "replay",
+        about: "replaying a run with 10,000 events in its log",
+        run: benches::replay::run,
+    },
+    Bench {
+        name: "save",
+        about: "saves through the function's handler, beside plain puts",
+        run: benches::save::run,
+    },
     Bench {
         name: "drain",
         about: "draining a backlog with exactly-once starts, beside the seeds' loop",
-        run: drain::run,
+        run: benches::drain::run,
     },
     Bench {
         name: "bad-events",
         about: "draining 10,000 events of which one in a hundred does not start, beside the others alone",
-        run: bad_events::run,
+        run: benches::bad_events::run,
     },
     Bench {
         name: "latency",
         about: "from the save of an event to the start of its workflow in local mode",
-        run: latency::run,
+        run: benches::latency::run,
     },
     Bench {
         name: "fan-out",
         about: "jobs of 100 and 1,000 no-op tasks in local mode, beside the processes alone",
-        run: fan_out::run,
+        run: benches::fan_out::run,
     },
     Bench {
         name: "child-latency",
         about: "from the completion of a task to the start of its child in local mode",
-        run: child_latency::run,
+        run: benches::child_latency::run,
     },
     Bench {
         name: "idle-worker",
         about: "polls and memory of a worker that has nothing to do",
-        run: idle_worker::run,
+        run: benches::idle_worker::run,
     },
     Bench {
         name: "cold-start",
         about: "from the start of the function's process to its first answer",
-        run: cold_start::run,
+        run: benches::cold_start::run,
     },
 ];
 

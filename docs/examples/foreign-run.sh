@@ -34,7 +34,7 @@ request() {
   local wanted=$1 method=$2 path=$3 body=$4 status text
   shift 4
   local key=(--header "Authorization: Bearer $LEDGERLINE_KEY")
-  # A token that nobody can guess is the credential itself.
+  # A token that cannot be guessed is the credential itself.
   case $path in /api/hooks/htok_*) key=() ;; esac
   status=$(curl --silent --show-error --output "$folder/answer" --write-out '%{http_code}' --request "$method" \
     --header 'Content-Type: application/json' ${key[@]+"${key[@]}"} --data "$body" "$LEDGERLINE_API$path") ||
@@ -68,12 +68,12 @@ field() {
   sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$folder/answer" | head -n 1
 }
 
-nobody=wrun_$(ulid) order=wrun_$(ulid) broken=wrun_$(ulid) early=wrun_$(ulid) late=wrun_$(ulid)
+unknown=wrun_$(ulid) order=wrun_$(ulid) broken=wrun_$(ulid) early=wrun_$(ulid) late=wrun_$(ulid)
 created='{"workflowName":"foreign-order","input":{"orderId":"o-1"}}'
 
 echo '# A run begins'
-request 404 GET "/api/runs/$nobody" '' 'there is no'
-request 404 POST "/api/runs/$nobody/events" '{"eventType":"run_started"}'
+request 404 GET "/api/runs/$unknown" '' 'there is no'
+request 404 POST "/api/runs/$unknown/events" '{"eventType":"run_started"}'
 append "$order" run_created '' "$created" '"run":{' '"state":"pending"'
 illegal pending "$order" run_created '' "$created"
 illegal pending "$order" run_completed '' '{"output":null}'
@@ -96,7 +96,7 @@ illegal completed "$order" step_started "$step" '{"attempt":3}'
 step=step_$(ulid)
 append "$order" step_created "$step" '{"stepName":"send a card"}' '"state":"pending"'
 append "$order" step_started "$step" '{"attempt":1}' '"state":"running"'
-# Whoever ran it died: it is run once more without anybody having said so.
+# The program that ran it died: the run is started once more without a request from outside.
 append "$order" step_started "$step" '{"attempt":2}' '"state":"running"' '"attempt":2'
 append "$order" step_failed "$step" '{"error":"no address","errorCode":"address"}' '"state":"failed"'
 illegal failed "$order" step_retrying "$step" '{"error":"too late"}'
@@ -121,7 +121,7 @@ echo '# A hook whose token was made for us needs no key'
 hook=hook_$(ulid)
 append "$order" hook_created "$hook" '{}' '"state":"active"' '"token":"htok_'
 made=$(field token)
-request 202 POST "/api/hooks/$made" '{"by":"whoever has the token"}' "\"runId\":\"$order\""
+request 202 POST "/api/hooks/$made" '{"by":"the holder of the token"}' "\"runId\":\"$order\""
 request 404 POST /api/hooks/htok_00000000000000000000000000000000 '{}'
 
 echo '# A sleep ends when its runner says so; a wait for an event when the event is sent'
@@ -134,7 +134,7 @@ wait=wait_$(ulid) number=o-$(ulid)
 append "$order" wait_created "$wait" \
   "{\"eventName\":\"payment.received\",\"matchCriteria\":{\"orderId\":\"$number\"},\"timeoutAt\":$later}" \
   '"state":"waiting"' '"kind":"event"'
-request 202 POST /api/events/send '{"event":"payment.received","match":{"orderId":"of somebody else"}}' '"eventId":"evnt_'
+request 202 POST /api/events/send '{"event":"payment.received","match":{"orderId":"of another customer"}}' '"eventId":"evnt_'
 request 200 GET "/api/runs/$order" '' '"state":"waiting"'
 request 202 POST /api/events/send \
   "{\"event\":\"payment.received\",\"match\":{\"orderId\":\"$number\",\"by\":\"card\"},\"data\":{\"amount\":12.5}}"

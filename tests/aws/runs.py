@@ -194,7 +194,7 @@ def a_run_is_driven_by_nothing_but_http(stack, slack):
     stack.api("POST", "/api/events/send", tenant, sent, 202)
     over = lambda: [wait for wait in run_of(stack, tenant, run_id)["waits"] if wait["state"] == "completed"]
     assert until("the wait over", over)[0]["outcome"] == "event"
-    # Nobody here executes it, so the schedule sees to its sleep.
+    # No runner here executes it, so the schedule sees to its sleep.
     append("wait_created", {"resumeAt": int(time.time() * 1000) + 500}, waits[1])
     until("the sleep over", lambda: len(over()) == 2, TIMER_SECONDS)
     append("run_completed", {"output": {"steps": 1}})

@@ -218,8 +218,8 @@ def fetch(path, **request):
 
 
 def let_senders_send_batches(stack):
-    """AWS knows no permission for SendMessageBatch: whoever may send a message may send several. The local AWS wants
-    it granted by its own name, so whoever has the one in the template is given the other here, on the same queue."""
+    """AWS knows no permission for SendMessageBatch: a role that may send a message may send several. The local AWS wants
+    it granted by its own name, so a role that has the one in the template gets the other here, on the same queue."""
     for role in stack.iam.list_roles()["Roles"]:
         let_role_send_batches(stack, role["RoleName"])
 

@@ -162,7 +162,7 @@ def writes_refused(stack, dynamodb):
         "put in a transaction": (dynamodb.transact_write_items, {"TransactItems": [{"Put": {**never, **put}}]}),
         "put in a batch": (
             dynamodb.batch_write_item,
-            # Without keys of the table: whoever may write is told that this is no item.
+            # Without keys of the table: a role that may write is told that this is no item.
             {"RequestItems": {table: [{"PutRequest": {"Item": {"note": {"S": "x"}}}}]}},
         ),
         "update": (
@@ -195,7 +195,7 @@ def the_dispatcher_and_the_api_may_write_nothing_into_the_events_table(stack, sl
 
 
 def the_runner_may_neither_write_nor_read_the_events_table(stack, slack):
-    """Whoever writes workflows runs code in its name."""
+    """An author of workflows runs code under this role."""
 
     def check(client):
         dynamodb = client("dynamodb")
@@ -217,7 +217,7 @@ def the_saver_may_only_add_to_the_events_table(stack, slack):
 
 
 def the_dispatcher_may_read_the_stream(stack, slack):
-    """Lambda polls it in the role's name. The local AWS polls in nobody's name, and takes every stream for `*` when a
+    """Lambda polls it in the role's name. The local AWS polls without a role, and takes every stream for `*` when a
     role asks, so only the policy can be asked what it allows."""
     role = stack.iam.get_role(RoleName=stack.resources["DispatcherRole"])["Role"]["Arn"]
     stream = stack.outputs["EventsTableStreamArn"]

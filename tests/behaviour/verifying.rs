@@ -120,8 +120,8 @@ async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     let verified = verify(&ledger, true).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (12, 2));
-    let nobody = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
-    assert_eq!((nobody.tasks, nobody.jobs, nobody.events, nobody.differences.len()), (0, 0, 0, 0));
+    let unknown = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    assert_eq!((unknown.tasks, unknown.jobs, unknown.events, unknown.differences.len()), (0, 0, 0, 0));
 }
 
 #[tokio::test]
@@ -175,9 +175,9 @@ async fn missing_stale_misplaced_and_orphaned_rows_are_found_and_rebuilt() {
     set(&ledger, &row("runs"), "listIn", text("TASKS#t#completed")).await;
     set(&ledger, &row("done:task-D"), "listAt", text("1767453739000#done:task-D")).await;
     unset(&ledger, &row("done:task-E"), "listIn").await;
-    let mut nobody = scan_row(&ledger, &row("done:task-B")).await;
-    nobody.insert("PK".into(), text("TASK#t#nobody"));
-    put(&ledger, nobody).await;
+    let mut orphan = scan_row(&ledger, &row("done:task-B")).await;
+    orphan.insert("PK".into(), text("TASK#t#nobody"));
+    put(&ledger, orphan).await;
 
     let expected = |standing| {
         [
@@ -364,11 +364,11 @@ async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_reb
     dynamo.put_item().table_name(table).set_item(Some(completed)).send().await.unwrap();
     agrees(&verify(&ledger, false).await);
     // An orphan: the record of a job that was never created.
-    let mut nobody = scan_row(&ledger, &done).await;
-    nobody.insert("PK".into(), text("JOB#t#ghost"));
-    nobody.insert("jobId".into(), text("ghost"));
-    nobody.insert("listAt".into(), text(&nobody["listAt"].as_s().unwrap().replace("done", "ghost")));
-    put(&ledger, nobody).await;
+    let mut orphan = scan_row(&ledger, &done).await;
+    orphan.insert("PK".into(), text("JOB#t#ghost"));
+    orphan.insert("jobId".into(), text("ghost"));
+    orphan.insert("listAt".into(), text(&orphan["listAt"].as_s().unwrap().replace("done", "ghost")));
+    put(&ledger, orphan).await;
     let verified = verify(&ledger, true).await;
     assert!(found(&verified).contains(&("ghost", "job-of-nobody", Standing::Fault)), "{verified:#?}");
     assert!(verified.differences.iter().all(|difference| difference.entity_id == "ghost"), "{verified:#?}");

@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use ledgerline_event::Name;
 use ledgerline_jobs::{JobSubmission, TaskSubmission};
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 
 pub(super) use self::file::{Submission, read_submission, read_tasks, shown_name};
@@ -80,9 +80,9 @@ async fn submit_task(
 }
 
 /// Adds the file's name to an error that its content causes.
-pub(super) fn with_file_name(file: &Path, error: DispatchError) -> anyhow::Error {
+pub(super) fn with_file_name(file: &Path, error: ComponentError) -> anyhow::Error {
     match error {
-        DispatchError::Invalid(_) | DispatchError::Refused(_) => anyhow!("{}: {error}", shown_name(file)),
+        ComponentError::Invalid(_) | ComponentError::Refused(_) => anyhow!("{}: {error}", shown_name(file)),
         other => other.into(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// The exit code of a program that was ended by Ctrl-C.
 const INTERRUPTED: u8 = 130;
@@ -32,14 +32,14 @@ impl FailedPolls {
     /// The answer of a poll; `None`: there was none, poll again.
     pub(super) fn tolerate<T>(
         &mut self,
-        answer: Result<T, DispatchError>,
-    ) -> Result<Option<T>, DispatchError> {
+        answer: Result<T, ComponentError>,
+    ) -> Result<Option<T>, ComponentError> {
         match answer {
             Ok(answer) => {
                 self.0 = 0;
                 Ok(Some(answer))
             }
-            Err(DispatchError::Store(error)) if self.0 < MAX_FAILED_POLLS => {
+            Err(ComponentError::Store(error)) if self.0 < MAX_FAILED_POLLS => {
                 tracing::warn!(%error, "no answer; polling again");
                 self.0 += 1;
                 Ok(None)

@@ -197,7 +197,7 @@ async fn each_example_goes_to_its_end_in_a_program_of_its_own() {
     assert_eq!(world.answer(&address, json!({ "approved": true, "by": "ada" })).await, 202);
     let run = world.ended(&approval).await;
     assert_eq!(run["output"], json!({ "state": "approved", "by": "ada" }), "{run}");
-    assert_eq!(run["waits"][0]["outcome"], "abandoned", "nobody is reminded any more: {run}");
+    assert_eq!(run["waits"][0]["outcome"], "abandoned", "the approver gets no more reminders: {run}");
     assert_eq!(world.answer(&address, json!({ "approved": false, "by": "eve" })).await, 410);
     let soon = json!({ "document": "budget.pdf", "approver": "ada", "remindAfterSeconds": 1, "expireAfterSeconds": 2 });
     let run = world.ended(&world.begin("approval", soon).await).await;

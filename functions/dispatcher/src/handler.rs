@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use ledgerline_drains::Swept;
 use ledgerline_event::{Name, keys::parse_pk};
 use ledgerline_lambda::Invocation;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ fn failures(tenants: &BTreeMap<Name, String>, swept: &Swept) -> Value {
 impl Handler {
     /// Drains the tenants that a batch of the stream names, and answers which of its records come again; sweeps on anything else,
     /// which is the schedule.
-    pub async fn handle(&self, invocation: Invocation) -> Result<Value, DispatchError> {
+    pub async fn handle(&self, invocation: Invocation) -> Result<Value, ComponentError> {
         let deadline = invocation.deadline(RESERVE);
         let (swept, answer) = match tenants(&invocation.event) {
             Some(tenants) => {

@@ -1,7 +1,7 @@
 //! From a tick of the schedule to a check. The handler ignores the content of the tick.
 
 use ledgerline_jobs::{HealthChecked, Thresholds};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 
 /// Checks tasks against the thresholds.
@@ -14,7 +14,7 @@ pub struct Handler {
 
 impl Handler {
     /// Checks every tenant that has tasks under way.
-    pub async fn handle(&self) -> Result<HealthChecked, DispatchError> {
+    pub async fn handle(&self) -> Result<HealthChecked, ComponentError> {
         let checked = self.dispatch.health.check_health(&self.thresholds).await?;
         let tasks = &checked.tasks;
         tracing::info!(

@@ -8,7 +8,7 @@ use axum::{
 };
 use ledgerline_event::Invalid;
 use ledgerline_ledger::{EmitError, QueryError};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{Fault, KeyRefused, StoreError};
 use serde_json::json;
 
@@ -86,29 +86,29 @@ impl From<PathRejection> for Problem {
     }
 }
 
-impl From<DispatchError> for Problem {
-    fn from(error: DispatchError) -> Self {
+impl From<ComponentError> for Problem {
+    fn from(error: ComponentError) -> Self {
         match error {
-            DispatchError::Invalid(invalid) | DispatchError::Emit(EmitError::Invalid(invalid)) => {
+            ComponentError::Invalid(invalid) | ComponentError::Emit(EmitError::Invalid(invalid)) => {
                 invalid.into()
             }
-            DispatchError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
-            DispatchError::Refused(reason) => Self::new(StatusCode::CONFLICT, reason),
-            DispatchError::Illegal(illegal) => {
+            ComponentError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            ComponentError::Refused(reason) => Self::new(StatusCode::CONFLICT, reason),
+            ComponentError::Illegal(illegal) => {
                 Self { state: Some(illegal.state), ..Self::new(StatusCode::CONFLICT, illegal.to_string()) }
             }
-            DispatchError::Store(error) if error.fault == Fault::Throttled => error.into(),
-            DispatchError::Emit(EmitError::NotAccepted { code, .. }) if code == THROTTLED => busy(),
-            DispatchError::Store(error) if matches!(error.fault, Fault::Conflict | Fault::Refused) => {
+            ComponentError::Store(error) if error.fault == Fault::Throttled => error.into(),
+            ComponentError::Emit(EmitError::NotAccepted { code, .. }) if code == THROTTLED => busy(),
+            ComponentError::Store(error) if matches!(error.fault, Fault::Conflict | Fault::Refused) => {
                 tracing::warn!(%error, "two changed the same thing at once");
                 let detail = "too many change the same thing at this moment, and nothing was done; try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             }
             // A later sweep resumes what this request has claimed, so the answer cannot say that nothing happened.
-            DispatchError::Store(_)
-            | DispatchError::NotCalled(_)
-            | DispatchError::Emit(_)
-            | DispatchError::Alert(_) => {
+            ComponentError::Store(_)
+            | ComponentError::NotCalled(_)
+            | ComponentError::Emit(_)
+            | ComponentError::Alert(_) => {
                 tracing::error!(%error, "a service did not do its part");
                 let detail = "the ledger did not answer; what was asked for may have happened or may happen \
                               yet: look before asking again";

@@ -6,7 +6,7 @@ use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent};
 use futures::future::join_all;
 use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{RunMessage, RunsSwept};
 use ledgerline_workflow::{Runner, Visited};
 use tokio::time::Instant;
@@ -98,7 +98,7 @@ impl Handler {
     }
 
     /// The work of the schedule: publishes the workflows, and sweeps the runs that are due.
-    pub async fn tick(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
+    pub async fn tick(&self, deadline: Instant) -> Result<RunsSwept, ComponentError> {
         let published = self.runner.publish().await;
         // The sweep also runs if the publishing failed: existing runs do not depend on it.
         let swept = self.runner.dispatch().run_sweep.sweep_runs_until(deadline).await?;

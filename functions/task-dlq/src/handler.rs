@@ -8,7 +8,7 @@ use futures::future::join_all;
 use ledgerline_jobs::{DeadLetterEnd, TaskMessage};
 use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 
 /// Ends the tasks of dead letters.
@@ -23,7 +23,7 @@ pub struct Handler {
 enum Outcome {
     Settled(DeadLetterEnd),
     NoTask,
-    Failed(DispatchError),
+    Failed(ComponentError),
 }
 
 impl Handler {

@@ -7,8 +7,8 @@ use ledgerline_event::Millis;
 use ledgerline_ledger::EmitError;
 use ledgerline_store::{Block, Cause, Fault, Member};
 
-use crate::parked::MAX_ATTEMPTS;
-use ledgerline_outbox::DispatchError;
+use crate::parked_starts::MAX_ATTEMPTS;
+use ledgerline_outbox::ComponentError;
 
 const FIRST_PAUSE_MS: u64 = 10_000;
 const LONGEST_PAUSE_MS: u64 = 15 * 60_000;
@@ -35,14 +35,14 @@ pub(crate) enum Class {
 }
 
 /// Why claimed effects were not sent.
-pub(crate) fn cause_of_send(error: &DispatchError) -> Cause {
+pub(crate) fn cause_of_send(error: &ComponentError) -> Cause {
     let refused = match error {
-        DispatchError::Store(error) => error.fault == Fault::Rejected,
-        DispatchError::Emit(EmitError::NotAccepted { code, .. }) => {
+        ComponentError::Store(error) => error.fault == Fault::Rejected,
+        ComponentError::Emit(EmitError::NotAccepted { code, .. }) => {
             matches!(code.as_str(), "MalformedDetail" | "InvalidArgument" | "ValidationException")
         }
-        DispatchError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
-        DispatchError::Emit(EmitError::Invalid(_)) | DispatchError::Invalid(_) => true,
+        ComponentError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
+        ComponentError::Emit(EmitError::Invalid(_)) | ComponentError::Invalid(_) => true,
         _ => false,
     };
     if refused { Cause::Refused } else { Cause::Unavailable }

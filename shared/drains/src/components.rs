@@ -5,16 +5,16 @@ use std::{fmt, sync::Arc};
 use futures::future::BoxFuture;
 use ledgerline_event::Name;
 use ledgerline_ledger::{Emitter, Place, Timeline, telemetry::Metrics};
-use ledgerline_outbox::{DispatchError, Outbox};
+use ledgerline_outbox::{ComponentError, Outbox};
 use ledgerline_store::{
-    BlockRecords, ControlTable, DrainStates, LatePointers, MarkRecords, ParkedStartRecords, RoundRecords,
+    BlockRecords, ControlTable, DrainStates, LateArrivals, MarkRecords, ParkedStartRecords, RoundRecords,
     SubscriptionRecords, Tenants, WorkflowTypeRecords,
 };
 use tokio::time::Instant;
 
 use crate::{
-    Drainers, lease::Leases, marks::Marks, matcher_cache::MatcherCache, recently_handled::RecentlyHandled,
-    slow_visits::SlowVisits, start_plan::StartPlanner,
+    Drainers, dirty_marks::Marks, lease::Leases, matcher_cache::MatcherCache,
+    recently_handled::RecentlyHandled, slow_visits::SlowVisits, start_plan::StartPlanner,
 };
 
 /// A page of events for the handler of the drainer `jobs`.
@@ -43,7 +43,7 @@ pub enum PageStop {
     /// The deadline has passed.
     OutOfTime,
     /// A service did not do its part.
-    Trouble(DispatchError),
+    Trouble(ComponentError),
 }
 
 /// Handles the events of the drainer `jobs`. The wiring gives it, since jobs live beside drains.
@@ -79,7 +79,7 @@ pub struct Drains {
     pub(crate) states: DrainStates,
     pub(crate) leases: Leases,
     pub(crate) blocks: BlockRecords,
-    pub(crate) late_pointers: LatePointers,
+    pub(crate) late_arrivals: LateArrivals,
     pub(crate) timeline: Timeline,
     pub(crate) emitter: Emitter,
     pub(crate) metrics: Metrics,
@@ -152,7 +152,7 @@ impl Drains {
             }),
             handled: Arc::default(),
             leases: Leases { states: states.clone() },
-            late_pointers: LatePointers::new(control.clone()),
+            late_arrivals: LateArrivals::new(control.clone()),
             registry: Registry {
                 subscriptions,
                 workflow_types,

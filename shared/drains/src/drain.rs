@@ -10,12 +10,9 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::Place;
-use ledgerline_store::{
-    Halted, HolderWoken, LatePointer, LatePointerPage, LeaseWrite, Progress, StoreError, keys::ControlKey,
-};
+use ledgerline_store::{Halted, HolderWoken, LeaseWrite, Progress, keys::ControlKey};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -26,12 +23,10 @@ use crate::{
     open_blocks::{Hindered, OpenBlocks},
     recently_handled::Memory,
 };
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// Events, or pointers, of one read.
-const PAGE: i32 = 500;
-/// Late arrivals that are fetched at the same time.
-const FETCHED_AT_ONCE: usize = 16;
+pub(crate) const PAGE: i32 = 500;
 /// A lease is renewed this often while events are handled.
 const RENEW: Duration = Duration::from_secs(15);
 
@@ -63,13 +58,13 @@ pub struct Drained {
 }
 
 /// How a pass ended. What it achieved since its last write is in `progress`.
-struct PassEnd {
-    progress: Progress,
+pub(crate) struct PassEnd {
+    pub(crate) progress: Progress,
     /// Starts of the visit that are written.
     counted: usize,
-    again_at: Option<Millis>,
-    trouble: Option<DispatchError>,
-    lost: bool,
+    pub(crate) again_at: Option<Millis>,
+    trouble: Option<ComponentError>,
+    pub(crate) lost: bool,
     out_of_time: bool,
 }
 
@@ -81,7 +76,7 @@ impl Drains {
         tenant: &Name,
         drainer: &Name,
         deadline: Option<Instant>,
-    ) -> Result<Drained, DispatchError> {
+    ) -> Result<Drained, ComponentError> {
         self.drain_noting_lease(tenant, drainer, deadline, &AtomicBool::new(false)).await
     }
 
@@ -92,7 +87,7 @@ impl Drains {
         drainer: &Name,
         deadline: Option<Instant>,
         has_lease: &AtomicBool,
-    ) -> Result<Drained, DispatchError> {
+    ) -> Result<Drained, ComponentError> {
         let owner = self.emitter.new_event_id();
         let mut drained = Drained::default();
         let mut lease = loop {
@@ -136,7 +131,7 @@ impl Drains {
         deadline: Option<Instant>,
         drained: &mut Drained,
         alerts: &mut Vec<ControlKey>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         loop {
             let end = Box::pin(self.pass(lease, deadline, drained, alerts)).await;
             drained.halted_on_event_id = end.progress.shown().map(|halted| halted.event_id.clone());
@@ -239,7 +234,7 @@ impl Drains {
         end: &mut PassEnd,
         drained: &mut Drained,
         alerts: &mut Vec<ControlKey>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let blocks = OpenBlocks::load(self, lease).await?;
         match blocks.take_up(&lease.state).await {
             Ok(()) => {}
@@ -272,7 +267,7 @@ impl Drains {
         lease: &Lease,
         blocks: &OpenBlocks<'_>,
         end: &mut PassEnd,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if !blocks.stood_before().is_empty() {
             let matcher = self.matchers.matcher(lease).await?;
             end.progress.no_longer_before =
@@ -288,7 +283,7 @@ impl Drains {
         deadline: Option<Instant>,
         end: &mut PassEnd,
         (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if blocks.open().is_empty() && blocks.requests.is_empty() {
             return Ok(());
         }
@@ -316,7 +311,7 @@ impl Drains {
         deadline: Option<Instant>,
         end: &mut PassEnd,
         (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let mut position = lease.state.cursor.clone();
         loop {
             let (places, more) = self.timeline.after(&lease.tenant, &position, PAGE).await?;
@@ -343,7 +338,7 @@ impl Drains {
                     end.again_at = Some(self.emitter.now().plus(SETTLE_MS));
                 }
             }
-            if !(end.goes_on(stop, deadline.filter(|_| more), self.emitter.now())? && more) {
+            if !(end.may_read_on(stop, deadline.filter(|_| more), self.emitter.now())? && more) {
                 return Ok(());
             }
             if end.progress.cursor.is_some() {
@@ -359,57 +354,8 @@ impl Drains {
         }
     }
 
-    async fn late_arrivals(
-        &self,
-        lease: &mut Lease,
-        blocks: &OpenBlocks<'_>,
-        deadline: Option<Instant>,
-        end: &mut PassEnd,
-        (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
-    ) -> Result<(), DispatchError> {
-        let mut position = lease.state.late_cursor.clone();
-        loop {
-            let LatePointerPage { pointers, more } =
-                self.late_pointers.after(&lease.tenant, &position, PAGE).await?;
-            let Some(last) = pointers.last() else { return Ok(()) };
-            position = last.key.clone();
-            // What lies after the cursor will be read there.
-            let cursor = end.progress.cursor.as_ref().unwrap_or(&lease.state.cursor).clone();
-            let tenant = &lease.tenant;
-            let fetches: Vec<_> = pointers
-                .iter()
-                .enumerate()
-                .filter(|(_, pointer)| pointer.event_sk <= cursor && pointer.event_sk > lease.state.beginning)
-                .map(|(index, pointer)| self.fetch(tenant, index, pointer).boxed())
-                .collect();
-            let places: Vec<Option<(usize, Place)>> =
-                stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
-            let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
-            let handled = self
-                .handle_page(lease, blocks, &places, |_| false, deadline, (&mut *drained, &mut *alerts))
-                .await?;
-            let Some(Handled { finished, stop }) = handled else {
-                end.lost = true;
-                return Ok(());
-            };
-            drained.processed += u64::try_from(finished).unwrap_or(0);
-            let finished = indices.get(finished).copied().unwrap_or(pointers.len());
-            for (index, pointer) in pointers[..finished].iter().enumerate() {
-                if pointer.stamp <= lease.watermarks.late_arrivals {
-                    end.progress.late_cursor = Some(pointer.key.clone());
-                    end.progress.processed += u64::from(indices.contains(&index));
-                } else {
-                    end.again_at = end.again_at.or(Some(self.emitter.now().plus(SETTLE_MS)));
-                }
-            }
-            if !(end.goes_on(stop, deadline.filter(|_| more), self.emitter.now())? && more) {
-                return Ok(());
-            }
-        }
-    }
-
     /// Handles events as the drainer does it; `None` if the lease was lost.
-    async fn handle_page(
+    pub(crate) async fn handle_page(
         &self,
         lease: &Lease,
         blocks: &OpenBlocks<'_>,
@@ -417,7 +363,7 @@ impl Drains {
         finished_before: impl Fn(&str) -> bool + Send + Sync,
         deadline: Option<Instant>,
         (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
-    ) -> Result<Option<Handled>, DispatchError> {
+    ) -> Result<Option<Handled>, ComponentError> {
         if lease.drainer.as_str() == JOBS_DRAINER {
             let work = Box::pin((self.job_events)(Page {
                 tenant: &lease.tenant,
@@ -433,27 +379,6 @@ impl Drains {
         let handled = self.holding(lease, handler.handle(places, finished_before, deadline)).await;
         std::mem::take(&mut *handler.made()).note(drained, alerts);
         Ok(handled.filter(|handled| !matches!(handled.stop, Some(Stop::Lost))))
-    }
-
-    /// The stamp of the first pointer after a cursor of late arrivals.
-    pub(crate) async fn oldest_pointer(
-        &self,
-        tenant: &Name,
-        after: &str,
-    ) -> Result<Option<Millis>, StoreError> {
-        let page = self.late_pointers.after(tenant, after, 1).await?;
-        Ok(page.pointers.first().map(|pointer| pointer.stamp))
-    }
-
-    /// The event of a pointer, unless it has expired.
-    async fn fetch(
-        &self,
-        tenant: &Name,
-        index: usize,
-        pointer: &LatePointer,
-    ) -> Result<Option<(usize, Place)>, StoreError> {
-        let event = self.timeline.stored_at(tenant, &pointer.event_sk).await?;
-        Ok(event.map(|event| (index, Place { sk: pointer.event_sk.clone(), event })))
     }
 
     /// Waits for `work` and keeps the lease alive meanwhile; `None` if the lease was lost.
@@ -493,12 +418,12 @@ impl PassEnd {
     }
 
     /// Whether the next page may be read.
-    fn goes_on(
+    pub(crate) fn may_read_on(
         &mut self,
         stop: Option<Stop>,
         deadline: Option<Instant>,
         now: Millis,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         match stop {
             Some(Stop::Trouble(error)) => return Err(error),
             // `handle_page` answers `None` for a lost lease, so this does not come up.

@@ -33,11 +33,11 @@ use crate::{
     start_decision::{Start, StartDecision},
     waiting_starts::WaitingStart,
 };
-use ledgerline_outbox::{About, Claimed, DispatchError, Intent, Sent, Together};
+use ledgerline_outbox::{About, ClaimOrder, Claimed, ComponentError, PendingEffects, Sent};
 
 /// Entities that are handled side by side.
 const LANES: u64 = 8;
-/// Events of one lane whose effects are sent together.
+/// Events of one lane whose effects are sent order_of_claims.
 const BATCH: usize = 10;
 /// Effects that are planned before they are sent: they are all held in memory.
 const PORTION_BYTES: usize = 8_000_000;
@@ -91,7 +91,7 @@ pub(crate) struct Handled {
 pub(crate) enum Stop {
     OutOfTime,
     Halted(Halted),
-    Trouble(DispatchError),
+    Trouble(ComponentError),
     /// The lease has another holder.
     Lost,
 }
@@ -114,12 +114,12 @@ pub(crate) struct Work {
     pub(crate) troubles: NotStarted,
 }
 
-/// What became of starting some events together.
+/// What became of starting some events order_of_claims.
 pub(crate) struct Started {
     pub(crate) halted: Option<Halted>,
     /// Starts that have to wait, in their order, and what a service said of the last that failed.
     pub(crate) unsent: Vec<WaitingStart>,
-    pub(crate) error: Option<DispatchError>,
+    pub(crate) error: Option<ComponentError>,
 }
 
 /// Events that are planned and not yet started.
@@ -175,7 +175,7 @@ impl<'a> EventHandler<'a> {
     }
 
     /// The tenant's workflow types as they were when the first was needed.
-    pub(crate) async fn types(&self) -> Result<&BTreeMap<Name, WorkflowType>, DispatchError> {
+    pub(crate) async fn types(&self) -> Result<&BTreeMap<Name, WorkflowType>, ComponentError> {
         self.types.get_or_try_init(|| self.drains.registry.types_of(&self.tenant)).await
     }
 
@@ -214,7 +214,7 @@ impl<'a> EventHandler<'a> {
                     halting = Some(work);
                     break;
                 }
-                portion.bytes += work.starts.iter().map(|start| start.intent.effects.size()).sum::<usize>();
+                portion.bytes += work.starts.iter().map(|start| start.pending.effects.size()).sum::<usize>();
                 portion.works.push(work);
                 if portion.bytes > PORTION_BYTES || began.elapsed() > PORTION_TIME {
                     break;
@@ -246,7 +246,7 @@ impl<'a> EventHandler<'a> {
         index: usize,
         place: &Place,
         portion: &mut Portion,
-    ) -> Result<Work, DispatchError> {
+    ) -> Result<Work, ComponentError> {
         let mut event = place.event.clone();
         let sk = place.sk.clone();
         let unreadable = self.restore(&mut event).await;
@@ -377,7 +377,7 @@ impl<'a> EventHandler<'a> {
         Ok(started)
     }
 
-    /// Claims and sends the starts of some events together, and then deals with what went wrong.
+    /// Claims and sends the starts of some events order_of_claims, and then deals with what went wrong.
     pub(crate) async fn start(&self, works: Vec<Work>) -> Result<Started, Hindered> {
         let mut unsent: Vec<(usize, WaitingStart)> = Vec::new();
         // Two starts of one batch may have the same idempotency key: the second finds the claim of the first.
@@ -389,12 +389,13 @@ impl<'a> EventHandler<'a> {
                 unsent.push((order, self.waiting(work, start, None, false)));
                 continue;
             }
-            let known = |(_, _, other): &(usize, &Work, &Start)| other.intent.key == start.intent.key;
+            let known = |(_, _, other): &(usize, &Work, &Start)| other.pending.key == start.pending.key;
             if first.iter().any(known) { &mut again } else { &mut first }.push((order, work, start));
         }
         let mut failure = None;
         for batch in [first, again] {
-            let intents: Vec<Intent> = batch.iter().map(|(_, _, start)| start.intent.clone()).collect();
+            let pending: Vec<PendingEffects> =
+                batch.iter().map(|(_, _, start)| start.pending.clone()).collect();
             let group = |position: usize| {
                 let (_, work, start) = &batch[position];
                 let subscription = &start.subscription.subscription_id;
@@ -403,13 +404,13 @@ impl<'a> EventHandler<'a> {
             };
             // Nothing may overtake what has waited.
             let released = batch.iter().any(|(_, _, start)| start.from.is_some());
-            let together = if released { Together::InOrder } else { Together::Yes };
-            let carried = self.drains.outbox.carry_each(&intents, group, together).await?;
-            for ((order, work, start), carried) in batch.into_iter().zip(carried) {
-                let setback = match carried.sent {
+            let order_of_claims = if released { ClaimOrder::InGroups } else { ClaimOrder::AllAtOnce };
+            let executed = self.drains.outbox.execute_each(&pending, group, order_of_claims).await?;
+            for ((order, work, start), executed) in batch.into_iter().zip(executed) {
+                let setback = match executed.sent {
                     Sent::Yes => {
                         let mut made = self.made();
-                        if matches!(carried.claimed, Claimed::New) {
+                        if matches!(executed.claimed, Claimed::New) {
                             made.triggered.push(start.triggered.clone());
                         }
                         made.released.extend(start.from.as_ref().map(|(_, member)| member.clone()));

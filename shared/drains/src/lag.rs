@@ -12,7 +12,7 @@ use ledgerline_store::{
 use serde::Serialize;
 
 use crate::{Drains, SETTLE_MS};
-use ledgerline_outbox::{Claimed, DispatchError, Effects, Intent, alert_text};
+use ledgerline_outbox::{Claimed, ComponentError, Effects, PendingEffects, alert_text};
 
 /// Further behind than this is a stall.
 pub const STALL_MS: u64 = 3_600_000;
@@ -58,7 +58,7 @@ impl Drains {
     }
 
     /// All drainers that have begun for a tenant.
-    pub async fn drainer_states(&self, tenant: &Name) -> Result<Vec<DrainerState>, DispatchError> {
+    pub async fn drainer_states(&self, tenant: &Name) -> Result<Vec<DrainerState>, ComponentError> {
         let stored = self.states.of_tenant(tenant).await?;
         let mut states = Vec::with_capacity(stored.len());
         for (drainer, state) in stored {
@@ -73,7 +73,7 @@ impl Drains {
         tenant: &Name,
         drainer_id: Name,
         stored: DrainState,
-    ) -> Result<DrainerState, DispatchError> {
+    ) -> Result<DrainerState, ComponentError> {
         let now = self.emitter.now();
         let (next, _) = self.timeline.after(tenant, &stored.cursor, 1).await?;
         let settled = moment(now.minus(SETTLE_MS));
@@ -124,7 +124,7 @@ impl Drains {
         &self,
         tenant: &Name,
         drainer: &Name,
-    ) -> Result<Option<ControlKey>, DispatchError> {
+    ) -> Result<Option<ControlKey>, ComponentError> {
         let Some(stored) = self.states.get(tenant, drainer).await? else { return Ok(None) };
         let state = self.state(tenant, drainer.clone(), stored).await?;
         self.metrics.gauge(self.emitter.now(), "LagMs", state.lag_ms);
@@ -146,8 +146,8 @@ impl Drains {
         };
         let key = keys::stall_claim(tenant, &state.drainer_id, place);
         let effects = Effects { alert: Some(alert_text(text)), ..Effects::default() };
-        let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
-        if let Claimed::New = self.outbox.claim(&intent).await? {
+        let pending = PendingEffects { key: key.clone(), effects, started: None, ttl: None };
+        if let Claimed::New = self.outbox.claim(&pending).await? {
             self.metrics.count(self.emitter.now(), &[("Stalled", 1)]);
             return Ok(Some(key));
         }

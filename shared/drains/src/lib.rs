@@ -10,30 +10,31 @@
 
 mod block_retry;
 mod components;
+mod dirty_marks;
 mod drain;
 mod drainers;
 mod event_handler;
 mod lag;
+mod late_arrivals;
 mod lease;
 mod manual_start;
-mod marks;
 mod matcher_cache;
 mod new_workflow_type;
 mod open_blocks;
 mod operator_requests;
 mod operator_retry;
 mod park_or_halt;
-mod parked;
+mod parked_starts;
 mod recently_handled;
 mod registry;
 mod release_blocks;
 mod rewind;
 mod round;
-mod sample;
 mod slow_visits;
 mod start_decision;
 mod start_plan;
 mod sweep;
+mod try_subscriptions;
 mod visits;
 mod waiting_starts;
 
@@ -51,9 +52,9 @@ pub use ledgerline_store::{
 pub use manual_start::ManualStart;
 pub use new_workflow_type::{NewTask, NewWorkflowType};
 pub use operator_retry::Retried;
-pub use parked::MAX_ATTEMPTS;
+pub use parked_starts::MAX_ATTEMPTS;
 pub use registry::{NewSubscription, SubscriptionChange};
 pub use rewind::Rewind;
-pub use sample::SampleEvent;
 pub use start_plan::{Input, PlanError, StartEffects, StartPlanner, StartRequest};
 pub use sweep::Swept;
+pub use try_subscriptions::SampleEvent;

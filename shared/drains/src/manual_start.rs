@@ -11,7 +11,7 @@ use crate::{
     registry::unregistered,
     start_plan::{Input, Origin, PlanError},
 };
-use ledgerline_outbox::{DispatchError, Keyed, Made, check_idempotency_key};
+use ledgerline_outbox::{ComponentError, Keyed, Made, check_idempotency_key};
 
 /// What became of a start by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,13 +32,13 @@ impl Drains {
         input: Input,
         caused_by: &str,
         idempotency_key: Option<&str>,
-    ) -> Result<ManualStart, DispatchError> {
+    ) -> Result<ManualStart, ComponentError> {
         let keyed = match idempotency_key {
             None => None,
             Some(key) => {
                 check_idempotency_key("idempotencyKey", key)?;
                 let asked = json!({ "workflowType": workflow_type, "input": input });
-                let content_hash = ledgerline_outbox::digest(&[&asked.to_string()]);
+                let content_hash = ledgerline_outbox::short_hash(&[&asked.to_string()]);
                 Some(Keyed { row: keys::start_request(tenant, key), content_hash, any_content: false })
             }
         };
@@ -59,16 +59,16 @@ impl Drains {
         });
         let claim = keys::manual_start_claim(tenant, &self.emitter.new_event_id());
         let origin = Origin { emitter, drainer: DEFAULT_DRAINER, claim, ttl: None };
-        let intent = match self.planner.plan(origin, &known, input).await {
-            Ok(intent) => intent,
+        let pending = match self.planner.plan(origin, &known, input).await {
+            Ok(pending) => pending,
             Err(PlanError::Invalid(reason) | PlanError::Unregistered(reason)) => {
                 return Err(Invalid::new("input", reason).into());
             }
-            Err(PlanError::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
+            Err(PlanError::Dropped) => return Err(ComponentError::Refused("it was dropped before".into())),
             Err(PlanError::Trouble(error)) => return Err(error),
         };
-        let started = intent.started.clone();
-        Ok(match self.outbox.carry_out_once(intent, keyed.as_ref()).await? {
+        let started = pending.started.clone();
+        Ok(match self.outbox.execute_once(pending, keyed.as_ref()).await? {
             Made::Now => ManualStart { started, collapsed: false },
             Made::Before(started) => ManualStart { started, collapsed: true },
         })

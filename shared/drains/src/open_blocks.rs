@@ -7,7 +7,7 @@ use std::{
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::Found;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
     Block, BlockWrites, Blocked, BlocksWritten, DrainState, Fault, Halted, LeaseWrite, Member, Oldest,
     OperatorRequest, ParkedStart, StoreError,
@@ -22,10 +22,10 @@ pub(crate) const CHUNK: usize = 24;
 pub(crate) enum Hindered {
     /// The lease has another holder.
     Lost,
-    Trouble(DispatchError),
+    Trouble(ComponentError),
 }
 
-impl<E: Into<DispatchError>> From<E> for Hindered {
+impl<E: Into<ComponentError>> From<E> for Hindered {
     fn from(error: E) -> Self {
         Self::Trouble(error.into())
     }
@@ -56,7 +56,7 @@ pub(crate) struct OpenBlocks<'a> {
 
 impl<'a> OpenBlocks<'a> {
     /// Reads the open blocks, if there are any.
-    pub(crate) async fn load(drains: &'a Drains, lease: &Lease) -> Result<Self, DispatchError> {
+    pub(crate) async fn load(drains: &'a Drains, lease: &Lease) -> Result<Self, ComponentError> {
         let (tenant, drainer) = (lease.tenant.clone(), lease.drainer.clone());
         let (mut open, mut requests) = (BTreeMap::new(), Vec::new());
         if lease.state.blocks > 0 {

@@ -6,7 +6,7 @@ use ledgerline_store::{OperatorAction, OperatorRequest};
 use tokio::time::Instant;
 
 use crate::{Drained, Drains, ParkedStart};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// How long a request is kept that no drainer meets.
 const KEPT_SECONDS: u64 = 24 * 3_600;
@@ -20,7 +20,7 @@ impl Drains {
         block: &str,
         action: OperatorAction,
         deadline: Option<Instant>,
-    ) -> Result<Drained, DispatchError> {
+    ) -> Result<Drained, ComponentError> {
         let drainer = &start.drainer_id;
         let now = self.emitter.now();
         let request = OperatorRequest {

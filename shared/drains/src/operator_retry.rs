@@ -13,7 +13,7 @@ use crate::{
     Drains, ParkedStart, ParkedState, Triggered,
     start_plan::{Origin, PlanError, caused_by},
 };
-use ledgerline_outbox::{Claimed, DispatchError, outliving};
+use ledgerline_outbox::{Claimed, ComponentError, outliving};
 
 /// What became of a retry.
 #[derive(Debug, Serialize)]
@@ -33,17 +33,19 @@ const VISIT: Duration = Duration::from_secs(20);
 
 impl Drains {
     /// Starts a parked start after all.
-    pub async fn retry(&self, tenant: &Name, id: &str) -> Result<Retried, DispatchError> {
+    pub async fn retry(&self, tenant: &Name, id: &str) -> Result<Retried, ComponentError> {
         let parked = self.parked.parked_start(tenant, id).await?;
         if let Some(block) = blocked_in(&parked) {
             return self.retry_blocked(tenant, &parked, &block).await;
         }
         let event = self.timeline.at(tenant, &parked.event_place).await?.ok_or_else(|| {
-            DispatchError::Refused(format!("the event {} is no longer in the ledger", parked.event_id))
+            ComponentError::Refused(format!("the event {} is no longer in the ledger", parked.event_id))
         })?;
         let subscription = match self.registry.subscription(tenant, &parked.subscription_id).await {
-            Err(DispatchError::Unknown { id, .. }) => {
-                return Err(DispatchError::Refused(format!("the subscription {id} is gone: drop the start")));
+            Err(ComponentError::Unknown { id, .. }) => {
+                return Err(ComponentError::Refused(format!(
+                    "the subscription {id} is gone: drop the start"
+                )));
             }
             other => other?,
         };
@@ -68,33 +70,33 @@ impl Drains {
             claim: self.claim_of(tenant, &parked),
             ttl: outliving(event.ttl),
         };
-        let intent = match Box::pin(self.planner.plan(origin, workflow_type, input)).await {
-            Ok(intent) => intent,
+        let pending = match Box::pin(self.planner.plan(origin, workflow_type, input)).await {
+            Ok(pending) => pending,
             Err(PlanError::Invalid(reason) | PlanError::Unregistered(reason)) => {
                 return self.failed_again(tenant, parked, reason).await;
             }
-            Err(PlanError::Dropped) => return Err(DispatchError::Refused("it was dropped before".into())),
+            Err(PlanError::Dropped) => return Err(ComponentError::Refused("it was dropped before".into())),
             Err(PlanError::Trouble(error)) => return Err(error),
         };
-        let claimed = self.outbox.carry_out(std::slice::from_ref(&intent)).await?;
+        let claimed = self.outbox.execute(std::slice::from_ref(&pending)).await?;
         self.parked.records.delete(tenant, id).await?;
         Ok(match claimed.into_iter().next() {
             Some(Claimed::Before(claim)) => {
                 Retried { started: claim.started, already_started: true, asked: false }
             }
-            _ => Retried { started: intent.started, already_started: false, asked: false },
+            _ => Retried { started: pending.started, already_started: false, asked: false },
         })
     }
 
     /// Gives a parked start up: it will not start in this epoch.
-    pub async fn drop_parked(&self, tenant: &Name, id: &str) -> Result<ParkedStart, DispatchError> {
+    pub async fn drop_parked(&self, tenant: &Name, id: &str) -> Result<ParkedStart, ComponentError> {
         let parked = self.parked.parked_start(tenant, id).await?;
         if let Some(block) = blocked_in(&parked) {
             let drained = self.ask(tenant, &parked, &block, OperatorAction::Drop, deadline()).await?;
             let there = self.parked.records.get(tenant, id).await?;
             if there.is_some_and(|there| there.block.is_some()) && !drained.skipped_due_to_lock {
                 let reason = "it is started, and what it sends is still on its way: it cannot be dropped";
-                return Err(DispatchError::Refused(reason.into()));
+                return Err(ComponentError::Refused(reason.into()));
             }
             return Ok(parked);
         }
@@ -109,7 +111,7 @@ impl Drains {
         let claim = self.outbox.claim_at(&claim).await?;
         let started = claim.and_then(|claim| claim.started).map(|started| format!(" as {started}"));
         let started = started.unwrap_or_default();
-        Err(DispatchError::Refused(format!(
+        Err(ComponentError::Refused(format!(
             "it was started{started} in the meantime: there is nothing to drop"
         )))
     }
@@ -120,7 +122,7 @@ impl Drains {
         tenant: &Name,
         start: &ParkedStart,
         block: &str,
-    ) -> Result<Retried, DispatchError> {
+    ) -> Result<Retried, ComponentError> {
         let drained = self.ask(tenant, start, block, OperatorAction::Retry, deadline()).await?;
         let ours = |made: &&Triggered| {
             made.event_id == start.event_id && made.subscription_id == start.subscription_id
@@ -133,14 +135,14 @@ impl Drains {
             Ok(_) if drained.skipped_due_to_lock => {
                 Ok(Retried { started: None, already_started: false, asked: true })
             }
-            Ok(there) => Err(DispatchError::Refused(format!("it failed again: {}", there.reason))),
-            Err(DispatchError::Unknown { .. }) => {
+            Ok(there) => Err(ComponentError::Refused(format!("it failed again: {}", there.reason))),
+            Err(ComponentError::Unknown { .. }) => {
                 let claim = self.outbox.claim_at(&self.claim_of(tenant, start)).await?;
                 match claim.and_then(|claim| claim.started) {
                     Some(started) => {
                         Ok(Retried { started: Some(started), already_started: true, asked: false })
                     }
-                    None => Err(DispatchError::Refused(
+                    None => Err(ComponentError::Refused(
                         "the subscription does not want this event any more: nothing is left to start".into(),
                     )),
                 }
@@ -164,13 +166,13 @@ impl Drains {
         tenant: &Name,
         parked: ParkedStart,
         reason: String,
-    ) -> Result<Retried, DispatchError> {
+    ) -> Result<Retried, ComponentError> {
         let again = ParkedStart { reason: reason.clone(), attempts: parked.attempts + 1, ..parked };
         // Unless the drain has written there since, or the row is missing: there is nothing left to note it on.
         if let Err(error) = self.parked.records.note_attempt(tenant, &again).await {
             tracing::warn!(%error, "the attempt was not noted");
         }
-        Err(DispatchError::Refused(format!("it failed again: {reason}")))
+        Err(ComponentError::Refused(format!("it failed again: {reason}")))
     }
 }
 

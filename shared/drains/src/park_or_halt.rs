@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::{
     event_handler::{EventHandler, Work},
     open_blocks::Hindered,
-    parked::id,
+    parked_starts::id,
     start_decision::MAX_REASON,
 };
-use ledgerline_outbox::{DispatchError, Notice};
+use ledgerline_outbox::{ComponentError, Notice};
 
 /// What is wrong with an event's starts.
 #[derive(Default)]
@@ -72,7 +72,7 @@ impl EventHandler<'_> {
         event: &Event,
         sk: &str,
         capped: &[Subscription],
-    ) -> Result<Option<ControlKey>, DispatchError> {
+    ) -> Result<Option<ControlKey>, ComponentError> {
         let about = self.about(event, sk, "");
         let ids: Vec<&Name> = capped.iter().map(|subscription| &subscription.subscription_id).collect();
         let matched = FAN_OUT + capped.len();
@@ -100,7 +100,7 @@ impl EventHandler<'_> {
     }
 
     /// What did not start before has started now.
-    pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), DispatchError> {
+    pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), ComponentError> {
         for start in &work.starts {
             let about = self.about(&work.event, &work.sk, &start.triggered.subscription_id);
             self.drains.parked.no_longer_retrying(&self.tenant, &id(&about)).await?;
@@ -109,7 +109,7 @@ impl EventHandler<'_> {
     }
 
     /// Takes away what nothing needs any more of events that the drain stood before. Answers those without any rows.
-    pub(crate) async fn close_halts(&self) -> Result<Vec<String>, DispatchError> {
+    pub(crate) async fn close_halts(&self) -> Result<Vec<String>, ComponentError> {
         let places = self.blocks.stood_before().clone();
         let mut left = Vec::new();
         for place in places {
@@ -123,7 +123,7 @@ impl EventHandler<'_> {
     /// Takes away what was noted about an event that the drain stood before, for starts that a rewind has given another
     /// epoch, and for subscriptions that are removed, disabled, or do not want the event any more. Answers whether
     /// nothing is left.
-    async fn close_unwanted(&self, sk: &str) -> Result<bool, DispatchError> {
+    async fn close_unwanted(&self, sk: &str) -> Result<bool, ComponentError> {
         let Some(time) = time_of(sk) else { return Ok(true) };
         let mut retrying = self.drains.parked.records.of_time(&self.tenant, time).await?;
         retrying.retain(|start| {

@@ -13,7 +13,7 @@ use ledgerline_subscription::{
 use serde::{Deserialize, Serialize};
 
 use crate::{DEFAULT_DRAINER, Registry};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// The longest record, as JSON: an item has 400 KB.
 const MAX_BYTES: usize = 300_000;
@@ -87,7 +87,7 @@ impl Registry {
         &self,
         tenant: &Name,
         new: NewSubscription,
-    ) -> Result<Subscription, DispatchError> {
+    ) -> Result<Subscription, ComponentError> {
         let now = self.emitter.now();
         let start_at = new.start_at.clone();
         let subscription = self.draft(tenant, self.emitter.new_id(Kind::Subscription), new)?;
@@ -137,17 +137,17 @@ impl Registry {
     }
 
     /// A tenant's subscriptions, in the order of their creation.
-    pub async fn subscriptions(&self, tenant: &Name) -> Result<Vec<Subscription>, DispatchError> {
+    pub async fn subscriptions(&self, tenant: &Name) -> Result<Vec<Subscription>, ComponentError> {
         Ok(self.subscriptions.of_tenant(tenant).await?)
     }
 
     /// One subscription.
-    pub async fn subscription(&self, tenant: &Name, id: &str) -> Result<Subscription, DispatchError> {
+    pub async fn subscription(&self, tenant: &Name, id: &str) -> Result<Subscription, ComponentError> {
         let found = match Kind::of(id) {
             Some(Kind::Subscription) => self.subscriptions.get(tenant, id).await?,
             _ => None,
         };
-        found.ok_or_else(|| DispatchError::Unknown {
+        found.ok_or_else(|| ComponentError::Unknown {
             what: "subscription",
             id: id.to_owned(),
             hint: "; `ledgerline subscriptions list` shows those that there are".into(),
@@ -160,7 +160,7 @@ impl Registry {
         tenant: &Name,
         id: &str,
         change: SubscriptionChange,
-    ) -> Result<Subscription, DispatchError> {
+    ) -> Result<Subscription, ComponentError> {
         let before = self.subscription(tenant, id).await?;
         let stored = before.clone();
         let after = Subscription {
@@ -179,7 +179,7 @@ impl Registry {
     }
 
     /// Takes a subscription away. What it started goes on.
-    pub async fn unsubscribe(&self, tenant: &Name, id: &str) -> Result<Subscription, DispatchError> {
+    pub async fn unsubscribe(&self, tenant: &Name, id: &str) -> Result<Subscription, ComponentError> {
         let subscription = self.subscription(tenant, id).await?;
         self.subscriptions.delete(&subscription, &self.mark_stamp()).await?;
         Ok(subscription)
@@ -191,7 +191,7 @@ impl Registry {
     }
 
     /// Registers a workflow type, or replaces it.
-    pub async fn register(&self, tenant: &Name, workflow_type: &WorkflowType) -> Result<(), DispatchError> {
+    pub async fn register(&self, tenant: &Name, workflow_type: &WorkflowType) -> Result<(), ComponentError> {
         workflow_type.check()?;
         let open_ended =
             if matches!(workflow_type.kind, WorkflowKind::Job { .. }) { "tasks" } else { "match" };
@@ -200,14 +200,14 @@ impl Registry {
     }
 
     /// A tenant's workflow types, by name.
-    pub async fn workflow_types(&self, tenant: &Name) -> Result<Vec<WorkflowType>, DispatchError> {
+    pub async fn workflow_types(&self, tenant: &Name) -> Result<Vec<WorkflowType>, ComponentError> {
         Ok(self.workflow_types.of_tenant(tenant).await?)
     }
 
     pub(crate) async fn types_of(
         &self,
         tenant: &Name,
-    ) -> Result<BTreeMap<Name, WorkflowType>, DispatchError> {
+    ) -> Result<BTreeMap<Name, WorkflowType>, ComponentError> {
         let types = self.workflow_types(tenant).await?;
         Ok(types.into_iter().map(|known| (known.workflow_type.clone(), known)).collect())
     }
@@ -217,14 +217,14 @@ impl Registry {
         &self,
         tenant: &Name,
         workflow_type: &str,
-    ) -> Result<WorkflowType, DispatchError> {
+    ) -> Result<WorkflowType, ComponentError> {
         let unknown = || unregistered(workflow_type);
         let name = Name::new("workflowType", workflow_type).map_err(|_| unknown())?;
         self.workflow_types.delete(tenant, &name).await?.ok_or_else(unknown)
     }
 
     /// The newest event of a tenant; one of the system's own only if there is no other among the newest.
-    pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, DispatchError> {
+    pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, ComponentError> {
         let mut place = moment(Millis::MAX);
         let mut newest = None;
         for _ in 0..LOOKED_BACK {
@@ -240,8 +240,8 @@ impl Registry {
     }
 
     /// The event with this id.
-    pub async fn event(&self, tenant: &Name, event_id: &str) -> Result<Event, DispatchError> {
-        let unknown = |hint: String| DispatchError::Unknown { what: "event", id: event_id.to_owned(), hint };
+    pub async fn event(&self, tenant: &Name, event_id: &str) -> Result<Event, ComponentError> {
+        let unknown = |hint: String| ComponentError::Unknown { what: "event", id: event_id.to_owned(), hint };
         let sk = match self.timeline.find(tenant, event_id).await? {
             Found::At(sk) => sk,
             Found::Nowhere => return Err(unknown(String::new())),
@@ -270,8 +270,8 @@ fn holdable(field: &'static str, record: &impl Serialize) -> Result<(), Invalid>
     check_storable(&json).map_err(|reason| Invalid::new(field, reason))
 }
 
-pub(crate) fn unregistered(workflow_type: &str) -> DispatchError {
-    DispatchError::Unknown {
+pub(crate) fn unregistered(workflow_type: &str) -> ComponentError {
+    ComponentError::Unknown {
         what: "workflow type",
         id: workflow_type.to_owned(),
         hint: "; `ledgerline workflows list` shows those that there are".into(),

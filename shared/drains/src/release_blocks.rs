@@ -216,7 +216,7 @@ impl EventHandler<'_> {
                 Some((ClaimState::Pending, _)) if !works.is_empty() || !moves.is_empty() => break,
                 Some((ClaimState::Pending, started)) => {
                     let key = self.claim_of(block, &member);
-                    let Err(error) = self.drains.outbox.repeat(&key).await else {
+                    let Err(error) = self.drains.outbox.resume(&key).await else {
                         if let (Some(started), Some(subscription)) = (started, subscription) {
                             self.made().triggered.push(Triggered {
                                 event_id: member.event_id.clone(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{DrainerState, Drains};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// How often a rewind that another process drains is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -66,10 +66,10 @@ impl Drains {
         to: &str,
         missing_only: bool,
         counted: bool,
-    ) -> Result<Rewind, DispatchError> {
+    ) -> Result<Rewind, ComponentError> {
         let drainer = self.drainers.for_subscriptions("drainerId", drainer)?.id.clone();
         let before = self.states.get(tenant, &drainer).await?.ok_or_else(|| {
-            DispatchError::Refused(format!(
+            ComponentError::Refused(format!(
                 "`{drainer}` has not begun for this tenant: nothing subscribes yet"
             ))
         })?;
@@ -83,7 +83,7 @@ impl Drains {
         let epochs = match missing_only {
             true => before.epochs.clone(),
             false => before.epochs.rewind(&from).ok_or_else(|| {
-                DispatchError::Refused("this drainer has been rewound too often; use missingOnly".into())
+                ComponentError::Refused("this drainer has been rewound too often; use missingOnly".into())
             })?,
         };
         let events = match counted {
@@ -113,7 +113,7 @@ impl Drains {
         tenant: &Name,
         rewind: &mut Rewind,
         deadline: Instant,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         loop {
             let drained = self.drain(tenant, &rewind.drainer_id, Some(deadline)).await?;
             let states = self.drainer_states(tenant).await?;
@@ -130,7 +130,7 @@ impl Drains {
     }
 
     /// The first place at or after `to`, and the cursor just before it.
-    async fn point(&self, tenant: &Name, to: &str) -> Result<(String, String), DispatchError> {
+    async fn point(&self, tenant: &Name, to: &str) -> Result<(String, String), ComponentError> {
         if let Ok(time) = Millis::parse("to", to) {
             if time > self.emitter.now() {
                 return Err(Invalid::new("to", format!("{} lies in the future", time.to_rfc3339())).into());
@@ -158,12 +158,12 @@ impl Drains {
     }
 
     /// Rewinds: changes cursor, epochs and fence in one write. A process that drains at the moment loses the lease.
-    pub async fn rewind(&self, tenant: &Name, rewind: &Rewind) -> Result<(), DispatchError> {
+    pub async fn rewind(&self, tenant: &Name, rewind: &Rewind) -> Result<(), ComponentError> {
         let planned = RewindWrite { planned: &rewind.state, cursor: &rewind.cursor };
         let (whose, stamp) = ((tenant, &rewind.drainer_id), self.marks.stamp());
         match self.states.rewind(whose, planned, &stamp, self.emitter.now()).await? {
             RewindWritten::Done => Ok(()),
-            RewindWritten::Moved => Err(DispatchError::Refused(
+            RewindWritten::Moved => Err(ComponentError::Refused(
                 "the drainer moved while the rewind was prepared; try again".into(),
             )),
         }
@@ -177,12 +177,12 @@ impl Drains {
         plan: Rewind,
         to: &str,
         attempts: usize,
-    ) -> Result<Rewind, DispatchError> {
+    ) -> Result<Rewind, ComponentError> {
         let mut plan = plan;
         for _ in 1..attempts {
             match self.rewind(tenant, &plan).await {
                 Ok(()) => return Ok(plan),
-                Err(DispatchError::Refused(_)) => {
+                Err(ComponentError::Refused(_)) => {
                     // Counting the events takes the longest; their number still holds, since the drainer has only moved on.
                     let events = plan.events;
                     plan = self.plan_rewind(tenant, &plan.drainer_id, to, plan.missing_only, false).await?;

@@ -8,7 +8,7 @@ use ledgerline_event::{Millis, Name};
 use ledgerline_store::{RoundRecord, RoundWrite, StoreError};
 use tokio::sync::OnceCell;
 
-use crate::{Drainer, Sweep, marks::Visit};
+use crate::{Drainer, Sweep, dirty_marks::Visit};
 use ledgerline_outbox::{Course, around};
 
 /// How long a sweep that writes nothing keeps the round.

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::marks::Visit;
+use crate::dirty_marks::Visit;
 
 /// A failure that took less costs no other tenant anything.
 const SLOW: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use crate::{
     event_handler::EventHandler,
     start_plan::{Input, Origin, PlanError, caused_by},
 };
-use ledgerline_outbox::{DispatchError, Intent, outliving};
+use ledgerline_outbox::{ComponentError, PendingEffects, outliving};
 
 /// Characters of a reason that are kept.
 pub(crate) const MAX_REASON: usize = 1_000;
@@ -18,7 +18,7 @@ pub(crate) const MAX_REASON: usize = 1_000;
 /// A start that can be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
-    pub(crate) intent: Intent,
+    pub(crate) pending: PendingEffects,
     pub(crate) triggered: Triggered,
     pub(crate) subscription: Subscription,
     /// The block that it is released from, and its place in it.
@@ -51,7 +51,7 @@ impl EventHandler<'_> {
         sk: &str,
         decision: Decision<'_>,
         unreadable: Option<&Setback>,
-    ) -> Result<StartDecision, DispatchError> {
+    ) -> Result<StartDecision, ComponentError> {
         let subscription = decision.subscription;
         let planned = match (decision.verdict, unreadable) {
             (Verdict::InVia, _) => return Ok(StartDecision::Nothing),
@@ -62,8 +62,8 @@ impl EventHandler<'_> {
             (Verdict::Capped { .. }, None) => return Ok(StartDecision::Capped),
             (Verdict::Start { input }, None) => self.plan(event, sk, subscription, input).await,
         };
-        let intent = match planned {
-            Ok(intent) => intent,
+        let pending = match planned {
+            Ok(pending) => pending,
             Err(PlanError::Dropped) => return Ok(StartDecision::Nothing),
             Err(PlanError::Unregistered(reason)) => {
                 return Ok(StartDecision::Fails(Setback::transient(Cause::Unregistered, reason)));
@@ -79,10 +79,10 @@ impl EventHandler<'_> {
             event_id: event.event_id.clone(),
             subscription_id: id.clone(),
             workflow_type: subscription.workflow_type.clone(),
-            started: intent.started.clone().unwrap_or_else(|| id.clone()),
+            started: pending.started.clone().unwrap_or_else(|| id.clone()),
         };
         Ok(StartDecision::Start(Box::new(Start {
-            intent,
+            pending,
             triggered,
             subscription: subscription.clone(),
             from: None,
@@ -95,7 +95,7 @@ impl EventHandler<'_> {
         sk: &str,
         subscription: &Subscription,
         input: Input,
-    ) -> Result<Intent, PlanError> {
+    ) -> Result<PendingEffects, PlanError> {
         let types = self.types().await?;
         let Some(workflow_type) = types.get(&subscription.workflow_type) else {
             let reason = format!("the workflow type `{}` is not registered", subscription.workflow_type);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use ledgerline_event::{Event, Name, Seconds};
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::keys::{self, ControlKey};
 use ledgerline_subscription::WorkflowType;
 use serde_json::{Map, Value};
@@ -23,10 +23,10 @@ pub enum PlanError {
     /// An operator has given this start up.
     Dropped,
     /// A service did not do its part.
-    Trouble(DispatchError),
+    Trouble(ComponentError),
 }
 
-impl<E: Into<DispatchError>> From<E> for PlanError {
+impl<E: Into<ComponentError>> From<E> for PlanError {
     fn from(error: E) -> Self {
         Self::Trouble(error.into())
     }
@@ -80,7 +80,7 @@ impl StartPlanner {
         origin: Origin<'_>,
         workflow_type: &WorkflowType,
         input: Input,
-    ) -> Result<Intent, PlanError> {
+    ) -> Result<PendingEffects, PlanError> {
         let tenant = origin.emitter.origin().tenant.clone();
         let key = match workflow_type.key_of(&input).map_err(PlanError::Invalid)? {
             None => origin.claim,
@@ -88,6 +88,6 @@ impl StartPlanner {
         };
         let request = StartRequest { emitter: origin.emitter, workflow_type: workflow_type.clone(), input };
         let (started, effects) = (self.effects)(request).await?;
-        Ok(Intent { key, effects, started: Some(started), ttl: origin.ttl })
+        Ok(PendingEffects { key, effects, started: Some(started), ttl: origin.ttl })
     }
 }

@@ -13,8 +13,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{Sweep, marks::Visit, visits::Tour};
-use ledgerline_outbox::{Course, DispatchError, Sweeper, around};
+use crate::{Sweep, dirty_marks::Visit, visits::Tour};
+use ledgerline_outbox::{ComponentError, Course, Sweeper, around};
 
 /// How long a sweep takes, unless its caller says so: a little less than the time between two.
 const BUDGET: Duration = Duration::from_secs(100);
@@ -49,7 +49,7 @@ impl Sweep {
         &self,
         tenants: BTreeSet<Name>,
         deadline: Option<Instant>,
-    ) -> Result<Swept, DispatchError> {
+    ) -> Result<Swept, ComponentError> {
         let visits = tenants.into_iter().flat_map(|tenant| {
             self.drainers.prompt().map(move |drainer| (tenant.clone(), drainer.id.clone()))
         });
@@ -67,7 +67,7 @@ impl Sweep {
     }
 
     /// Finishes overdue claims, visits every tenant whose round has come or that has a mark, and sends alerts.
-    pub async fn sweep(&self, deadline: Option<Instant>) -> Result<Swept, DispatchError> {
+    pub async fn sweep(&self, deadline: Option<Instant>) -> Result<Swept, ComponentError> {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BUDGET);
         let mut alerts = Vec::new();
         let swept = Box::pin(self.sweep_until(deadline, &mut alerts)).await;
@@ -82,7 +82,7 @@ impl Sweep {
         &self,
         deadline: Instant,
         alerts: &mut Vec<ControlKey>,
-    ) -> Result<Swept, DispatchError> {
+    ) -> Result<Swept, ComponentError> {
         // Side by side: a claim whose service does not answer keeps no tenant waiting.
         let claims = Box::pin(self.outbox.resume_overdue(deadline));
         let (claims, swept) = join(claims, Box::pin(self.visit_until(deadline, alerts))).await;
@@ -96,7 +96,7 @@ impl Sweep {
         &self,
         deadline: Instant,
         alerts: &mut Vec<ControlKey>,
-    ) -> Result<Swept, DispatchError> {
+    ) -> Result<Swept, ComponentError> {
         let mut swept = Swept::default();
         let mut tour = self.tour(&mut swept).await?;
         // What is not visited has a mark, or is still before its round.
@@ -121,7 +121,7 @@ impl Sweep {
     }
 
     /// What a sweep visits: the tenants with a mark from where the last sweep stopped, and the rest of each round.
-    async fn tour(&self, swept: &mut Swept) -> Result<Tour, DispatchError> {
+    async fn tour(&self, swept: &mut Swept) -> Result<Tour, ComponentError> {
         let (marked, unread) = self.marks.marked().await;
         swept.trouble += unread;
         // A drainer with a schedule of its own waits for its round.
@@ -163,7 +163,7 @@ impl Sweep {
     }
 
     /// Takes every lease away. Call only when no other process is running.
-    pub async fn break_leases(&self) -> Result<(), DispatchError> {
+    pub async fn break_leases(&self) -> Result<(), ComponentError> {
         for tenant in self.tenants().await? {
             for drainer in self.drainers.iter() {
                 self.drains.states.break_lease(&tenant, &drainer.id).await?;
@@ -173,7 +173,7 @@ impl Sweep {
     }
 
     /// Visits every tenant once, for every drainer.
-    pub async fn visit_all_tenants(&self, deadline: Option<Instant>) -> Result<Swept, DispatchError> {
+    pub async fn visit_all_tenants(&self, deadline: Option<Instant>) -> Result<Swept, ComponentError> {
         let visits =
             self.tenants().await?.into_iter().flat_map(|tenant| {
                 self.drainers.iter().map(move |drainer| (tenant.clone(), drainer.id.clone()))

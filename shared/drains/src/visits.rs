@@ -16,10 +16,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Drained, Sweep, Swept,
-    marks::{Marked, Visit},
+    dirty_marks::{Marked, Visit},
     round::Round,
 };
-use ledgerline_outbox::{Course, DispatchError, in_turn};
+use ledgerline_outbox::{ComponentError, Course, in_turn};
 
 /// Visits that begin side by side.
 const AT_ONCE: usize = 4;
@@ -298,7 +298,7 @@ impl Sweep {
         marks: &[Mark],
         deadline: Option<Instant>,
         has_lease: &AtomicBool,
-    ) -> Result<Drained, DispatchError> {
+    ) -> Result<Drained, ComponentError> {
         let drained = self.drains.drain_noting_lease(&visit.0, &visit.1, deadline, has_lease).await?;
         if drained.again_at.is_none() && !drained.skipped_due_to_lock {
             self.marks.clear_marks(marks, drained.fence).await?;

@@ -14,7 +14,7 @@ use ledgerline_subscription::{OnFailure, Subscription};
 use crate::{
     block_retry::{is_of_entity, pause},
     open_blocks::{CHUNK, Hindered, OpenBlocks},
-    parked::{MAX_ATTEMPTS, id, parked_start},
+    parked_starts::{MAX_ATTEMPTS, id, parked_start},
 };
 use ledgerline_outbox::{About, Claim, ClaimState};
 

@@ -16,7 +16,7 @@ use crate::dynamo::{Dynamo, Threads};
 use crate::folder::{Files, Folder};
 use crate::gateway::{Gateway, router};
 use crate::in_process::InProcess;
-use crate::serve::{Patience, serve};
+use crate::serve::{ConnectionTimeouts, serve};
 use crate::store::Store;
 use crate::{Options, Queues, Service};
 
@@ -102,7 +102,7 @@ impl Embedded {
 
         let (stop, stopped) = watch::channel(false);
         let app = router(gateway.clone());
-        let server = tokio::spawn(serve(Arc::new(listener), app, Patience::default(), stopped));
+        let server = tokio::spawn(serve(Arc::new(listener), app, ConnectionTimeouts::default(), stopped));
         Ok(Self {
             gateway,
             address,

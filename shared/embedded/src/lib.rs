@@ -32,6 +32,6 @@ pub use events::Admission;
 pub use in_process::InProcess;
 pub use interceptor::{Call, Interceptor, Moment, Verdict};
 pub use options::{Clock, Options, system_clock};
-pub use serve::{Patience, serve};
+pub use serve::{ConnectionTimeouts, serve};
 pub use service::Service;
 pub use sqs::{AttributeValue, Counts, Outgoing, QueueError, Queues, Receive, Received, Sent};

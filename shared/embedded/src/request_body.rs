@@ -16,14 +16,14 @@ use tokio::time::{Instant, Sleep};
 const MAX_REST_BYTES: usize = 64 * 1024 * 1024;
 
 /// A body, and the way to what will be left of it.
-pub(crate) fn watched(body: Incoming, patience: Duration) -> (Body, Rest) {
+pub(crate) fn watched(body: Incoming, timeout: Duration) -> (Body, Rest) {
     let slot = Slot::default();
-    let rest = Rest { slot: slot.clone(), patience };
+    let rest = Rest { slot: slot.clone(), timeout };
     if body.is_end_stream() {
         return (Body::empty(), rest);
     }
-    let silence = Box::pin(tokio::time::sleep(patience));
-    (Body::new(Watched { body: Some(body), slot, patience, silence }), rest)
+    let silence = Box::pin(tokio::time::sleep(timeout));
+    (Body::new(Watched { body: Some(body), slot, timeout, silence }), rest)
 }
 
 /// Where a body goes that was dropped before its end.
@@ -32,7 +32,7 @@ type Slot = Arc<Mutex<Option<Incoming>>>;
 struct Watched {
     body: Option<Incoming>,
     slot: Slot,
-    patience: Duration,
+    timeout: Duration,
     silence: Pin<Box<Sleep>>,
 }
 
@@ -48,7 +48,7 @@ impl HttpBody for Watched {
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
         match Pin::new(body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.silence.as_mut().reset(Instant::now() + this.patience);
+                this.silence.as_mut().reset(Instant::now() + this.timeout);
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
@@ -87,7 +87,7 @@ impl Drop for Watched {
 /// What a handler leaves of a body.
 pub(crate) struct Rest {
     slot: Slot,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Rest {
@@ -105,6 +105,6 @@ impl Rest {
             }
         };
         // A client that is slower loses the answer to what it should not have sent.
-        let _ = tokio::time::timeout(self.patience, read).await;
+        let _ = tokio::time::timeout(self.timeout, read).await;
     }
 }

@@ -26,14 +26,14 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 /// How long a client may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ConnectionTimeouts {
     /// Between a connection, or the end of a request on it, and the end of the next request's head.
     pub head: Duration,
     /// Between two pieces of a body.
     pub body: Duration,
 }
 
-impl Default for Patience {
+impl Default for ConnectionTimeouts {
     fn default() -> Self {
         Self { head: Duration::from_secs(60), body: Duration::from_secs(30) }
     }
@@ -44,7 +44,7 @@ impl Default for Patience {
 pub async fn serve(
     listener: Arc<TcpListener>,
     app: Router,
-    patience: Patience,
+    timeouts: ConnectionTimeouts,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
@@ -58,7 +58,7 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(connection(stream, app.clone(), patience, stopped.clone()));
+                connections.spawn(connection(stream, app.clone(), timeouts, stopped.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
@@ -69,16 +69,21 @@ pub async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, app: Router, patience: Patience, mut stopped: watch::Receiver<bool>) {
+async fn connection(
+    stream: TcpStream,
+    app: Router,
+    timeouts: ConnectionTimeouts,
+    mut stopped: watch::Receiver<bool>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "answers may be delayed");
     }
     let service = service_fn(|request| {
         let app = app.clone();
-        async move { Ok::<_, Infallible>(answer(app, request, patience.body).await) }
+        async move { Ok::<_, Infallible>(answer(app, request, timeouts.body).await) }
     });
     let mut builder = http1::Builder::new();
-    let builder = builder.timer(TokioTimer::new()).header_read_timeout(patience.head);
+    let builder = builder.timer(TokioTimer::new()).header_read_timeout(timeouts.head);
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut stopping = false;
     loop {
@@ -97,9 +102,9 @@ async fn connection(stream: TcpStream, app: Router, patience: Patience, mut stop
     }
 }
 
-async fn answer(app: Router, request: Request<Incoming>, body_patience: Duration) -> Response {
+async fn answer(app: Router, request: Request<Incoming>, body_timeout: Duration) -> Response {
     let (parts, body) = request.into_parts();
-    let (body, rest): (Body, Rest) = request_body::watched(body, body_patience);
+    let (body, rest): (Body, Rest) = request_body::watched(body, body_timeout);
     let answer = match cross_origin::refusal(&parts.uri, &parts.headers) {
         Some(reason) => {
             drop(body);

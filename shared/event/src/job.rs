@@ -10,7 +10,7 @@ use crate::{
     Event, Millis, Name, Properties,
     catalogue::{Catalogued, JobCreated, JobTask, TaskState},
     envelope::read_field,
-    merge::keep_least,
+    keep_least::keep_least,
 };
 
 /// The types of events about a job.

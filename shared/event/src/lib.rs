@@ -18,7 +18,7 @@
 
 pub mod catalogue;
 pub mod containment;
-mod content;
+mod content_hash;
 pub mod dag;
 mod duration;
 mod envelope;
@@ -26,10 +26,10 @@ pub mod glob;
 mod id;
 mod invalid;
 mod job;
+mod keep_least;
 pub mod keys;
 mod limits;
 pub mod match_index;
-mod merge;
 mod name;
 pub mod overflow;
 mod run;
@@ -38,7 +38,7 @@ mod task;
 mod time;
 mod validate;
 
-pub use content::content_hash;
+pub use content_hash::content_hash;
 pub use duration::parse_duration_ms;
 pub use envelope::{Context, Event, Keyed, Properties, TEXT_MAX};
 pub use id::Kind;

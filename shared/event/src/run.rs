@@ -45,7 +45,7 @@ mod change;
 mod draft;
 mod history;
 mod hook;
-mod illegal;
+mod illegal_event;
 mod step;
 mod view;
 mod wait;
@@ -58,7 +58,7 @@ pub use self::{
     draft::read_draft,
     history::{InOrder, RunHistory},
     hook::{Hook, HookState},
-    illegal::Illegal,
+    illegal_event::Illegal,
     step::{Step, StepState},
     view::{EntityView, RunView},
     wait::{Wait, WaitFor, WaitOutcome, WaitState},

@@ -17,7 +17,7 @@ use crate::{
     Event, Millis, Name, Seconds,
     catalogue::{Activity, ErrorCategory, FailureSource, MemoryUsage, TaskState, Usage},
     envelope::read_field,
-    merge::keep_least,
+    keep_least::keep_least,
 };
 
 /// The most bytes of the ids of a task's parents that a history keeps; of a longer list it keeps none.

@@ -4,16 +4,16 @@
 //! records of tasks (leases, kept messages), rows that people list, jobs with their nodes, ends and waits, and marks for the
 //! health check. The drainer `jobs` drives it by [`JobDriver`]; the API, workers and runs call [`Tasks`] and [`Jobs`].
 
-mod health;
 mod jobs;
+mod task_health;
 mod tasks;
 
-pub use health::{Health, HealthChecked, Thresholds};
 pub use jobs::{
     AddedTasks, EndListener, Ended, Handled, JobDetails, JobDriver, JobInputs, JobPage, JobSubmission,
     JobTaskDetails, JobView, Jobs, Stop, SubmittedJob, SubmittedJobTask, outcome_of, says_job,
 };
 pub use ledgerline_store::{JobEnd, JobNode, JobRecord, Phase, SummaryRow, TaskOutcome, TaskRecord};
+pub use task_health::{Health, HealthChecked, Thresholds};
 pub use tasks::{
     Acquisition, DeadLetterEnd, EndAnswer, InputRef, SubmittedTask, TaskEnd, TaskLease, TaskMessage,
     TaskPage, TaskStart, TaskSubmission, Tasks, next_row, seal,

@@ -17,7 +17,7 @@ use serde_json::{Value, value::RawValue};
 use ulid::Ulid;
 
 use crate::{Clients, Clock, Draft, Names, json_limits, system_clock};
-use ledgerline_store::{Fault, Hindrance, Patience, Payloads, StoreError};
+use ledgerline_store::{Fault, Payloads, RequestRetry, RetryCause, StoreError};
 
 /// Every event has this `DetailType`; the saving rule matches on it.
 pub const DETAIL_TYPE: &str = "log-event";
@@ -234,11 +234,11 @@ impl Emitter {
         let answers = self.put(batch.iter().map(|(_, entry)| entry)).await;
         let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {
             let mut answer = answer;
-            let (mut attempt, mut patience) = (1, Patience::default());
+            let (mut attempt, mut retries) = (1, RequestRetry::default());
             while let Err(refused) = &answer {
                 let chance = fastrand::f64();
                 let pause = match refused.fault {
-                    Fault::Throttled => patience.pause(Hindrance::Throttled, chance),
+                    Fault::Throttled => retries.pause(RetryCause::Throttled, chance),
                     Fault::Unavailable if attempt < ATTEMPTS => Some(backoff(attempt).mul_f64(chance)),
                     _ => None,
                 };

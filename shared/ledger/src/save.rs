@@ -12,7 +12,8 @@ use ledgerline_event::{Event, Keyed, Millis, Name, Seconds, ValidEvent, content_
 use serde::Serialize;
 
 use ledgerline_store::{
-    Confirmed, ControlTable, Fault, IdempotencyMarkers, LateArrivals, Marker, Patience, StoreError, Tenants,
+    Confirmed, ControlTable, Fault, IdempotencyMarkers, LateArrivals, Marker, RequestRetry, StoreError,
+    Tenants,
 };
 
 use crate::events_table::{EventPut, EventsTable, MarkedPut, Refusing};
@@ -187,14 +188,14 @@ impl Saver {
         let marker = Marker::of(event, now);
         let put_marker = self.markers.put_new(&event.tenant_id, key, &marker, now)?;
         // The queue brings the event again; the other events of its batch wait for this one.
-        let mut patience = Patience::brief();
+        let mut retries = RequestRetry::brief();
         loop {
             let refusing = match self.events.put_new_with_marker(row, put_marker.clone()).await? {
                 MarkedPut::Applied => return Ok(Outcome::Saved { late: false }),
                 MarkedPut::PlaceTaken(existing) => return duplicate(existing.as_deref(), event),
                 MarkedPut::KeyTaken(refusing) => refusing,
                 MarkedPut::Hindered(error) => {
-                    patience.wait_after(error).await?;
+                    retries.wait_after(error).await?;
                     continue;
                 }
             };
@@ -202,7 +203,7 @@ impl Saver {
                 Refusing::Marker(first) => return Ok(collapsed(first, &marker)),
                 Refusing::Unknown(expired) => match self.markers.get(&event.tenant_id, key, now).await? {
                     Some(first) => return Ok(collapsed(first, &marker)),
-                    None => patience.wait_after(expired).await?,
+                    None => retries.wait_after(expired).await?,
                 },
             }
         }

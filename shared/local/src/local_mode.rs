@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use ledgerline_alert::Slack;
 use ledgerline_drains::Drainers;
-use ledgerline_embedded::{Admission, Embedded, Interceptor, Patience, serve};
+use ledgerline_embedded::{Admission, ConnectionTimeouts, Embedded, Interceptor, serve};
 use ledgerline_event::{Millis, Name, catalogue::EVENT_TYPES};
 use ledgerline_ledger::{Clients, Clock, Names, system_clock, telemetry::Metrics};
 use ledgerline_outbox::QueueUrls;
@@ -228,7 +228,7 @@ impl Local {
             "http-api",
             stopped,
             |stop| *stop,
-            move || serve(listener.clone(), router.clone(), Patience::default(), until.clone()),
+            move || serve(listener.clone(), router.clone(), ConnectionTimeouts::default(), until.clone()),
         ));
 
         let worker = task_file.map(|config| {

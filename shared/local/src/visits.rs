@@ -8,7 +8,7 @@ use std::{
 
 use ledgerline_drains::Swept;
 use ledgerline_event::Name;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 use tokio::task::JoinSet;
 
@@ -36,7 +36,7 @@ impl Visits {
     /// Sweeps, unless a sweep is under way.
     pub(super) fn sweep(
         &mut self,
-        work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static,
+        work: impl Future<Output = Result<Swept, ComponentError>> + Send + 'static,
     ) {
         if !std::mem::replace(&mut self.sweeping, true) {
             self.tasks.spawn(async move { (None, isolated(work).await) });
@@ -79,7 +79,7 @@ impl Visits {
 
 /// Runs in a tokio task of its own, so that a panic ends only this visit.
 async fn isolated(
-    work: impl Future<Output = Result<Swept, DispatchError>> + Send + 'static,
+    work: impl Future<Output = Result<Swept, ComponentError>> + Send + 'static,
 ) -> Option<Swept> {
     match AbortOnDrop(tokio::spawn(work)).await {
         Ok(Ok(swept)) => Some(swept),

@@ -13,7 +13,7 @@ use ledgerline_store::{
 };
 use serde::Serialize;
 
-use crate::{DispatchError, Effects, Outbox};
+use crate::{ComponentError, Effects, Outbox};
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
 const INLINE_BYTES: usize = 100_000;
@@ -35,7 +35,7 @@ pub const POSTPONED_MS: u64 = 5 * 60_000;
 /// A claim that is about to be made.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
-pub struct Intent {
+pub struct PendingEffects {
     pub key: ControlKey,
     pub effects: Effects,
     pub started: Option<Name>,
@@ -45,30 +45,30 @@ pub struct Intent {
 
 impl Outbox {
     /// Makes the claim unless there is one.
-    pub async fn claim(&self, intent: &Intent) -> Result<Claimed, DispatchError> {
-        self.put_claim(&intent.key, &self.pending(intent).await?).await
+    pub async fn claim(&self, pending: &PendingEffects) -> Result<Claimed, ComponentError> {
+        self.put_claim(&pending.key, &self.new_claim(pending).await?).await
     }
 
     /// A claim as it is before its effects are sent.
-    pub async fn pending(&self, intent: &Intent) -> Result<Claim, DispatchError> {
+    pub async fn new_claim(&self, pending: &PendingEffects) -> Result<Claim, ComponentError> {
         let now = self.emitter.now();
-        let json = serde_json::to_string(&intent.effects)
+        let json = serde_json::to_string(&pending.effects)
             .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
         let claim_id = self.emitter.new_event_id();
         let mut claim = Claim {
             state: ClaimState::Pending,
             claim_id: Some(claim_id.clone()),
-            started: intent.started.clone(),
+            started: pending.started.clone(),
             effects: None,
             effects_key: None,
-            due_shard: Some(match intent.effects.alert {
-                Some(_) => keys::alert_due_shard_of(&intent.key),
-                None => keys::due_shard_of(&intent.key),
+            due_shard: Some(match pending.effects.alert {
+                Some(_) => keys::alert_due_shard_of(&pending.key),
+                None => keys::due_shard_of(&pending.key),
             }),
             // The process that makes the claim has this long to finish it; then a sweep resumes it.
             due_at: Some(now.plus(RESUMED_AFTER_MS)),
             claimed_at: now,
-            ttl: intent.ttl,
+            ttl: pending.ttl,
         };
         if json.len() <= INLINE_BYTES {
             claim.effects = Some(json);
@@ -82,7 +82,11 @@ impl Outbox {
     }
 
     /// Notes that there will be no start; `false` if there is a claim already.
-    pub async fn claim_nothing(&self, key: &ControlKey, ttl: Option<Seconds>) -> Result<bool, DispatchError> {
+    pub async fn claim_nothing(
+        &self,
+        key: &ControlKey,
+        ttl: Option<Seconds>,
+    ) -> Result<bool, ComponentError> {
         let claim = Claim {
             state: ClaimState::Dropped,
             claim_id: None,
@@ -98,32 +102,32 @@ impl Outbox {
     }
 
     /// Whether an operator has dropped the start.
-    pub async fn is_dropped(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+    pub async fn is_dropped(&self, key: &ControlKey) -> Result<bool, ComponentError> {
         Ok(self.claim_at(key).await?.is_some_and(|claim| claim.state == ClaimState::Dropped))
     }
 
     /// Whether there is a claim, of whatever state.
-    pub async fn claim_there(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+    pub async fn claim_there(&self, key: &ControlKey) -> Result<bool, ComponentError> {
         Ok(self.claim_at(key).await?.is_some())
     }
 
     /// The claim of a record; `None` if there is no record, or if it holds no claim.
-    pub async fn claim_at(&self, key: &ControlKey) -> Result<Option<Claim>, DispatchError> {
+    pub async fn claim_at(&self, key: &ControlKey) -> Result<Option<Claim>, ComponentError> {
         Ok(self.claims.get(key).await?)
     }
 
     /// Whether this very claim is there.
-    pub async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, DispatchError> {
+    pub async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, ComponentError> {
         Ok(self.claim_at(key).await?.is_some_and(|there| there.claim_id == claim.claim_id))
     }
 
     /// Postpones a pending claim, so that the claims behind it do not wait for it.
-    pub async fn postpone(&self, key: &ControlKey) -> Result<(), DispatchError> {
+    pub async fn postpone(&self, key: &ControlKey) -> Result<(), ComponentError> {
         self.postpone_for(key, POSTPONED_MS).await
     }
 
     /// Postpones a pending claim for so long.
-    pub async fn postpone_for(&self, key: &ControlKey, ms: u64) -> Result<(), DispatchError> {
+    pub async fn postpone_for(&self, key: &ControlKey, ms: u64) -> Result<(), ComponentError> {
         self.claims.postpone(key, self.emitter.now().plus(ms)).await?;
         Ok(())
     }
@@ -133,12 +137,12 @@ impl Outbox {
         &self,
         key: &ControlKey,
         claim: &impl Serialize,
-    ) -> Result<Claimed, DispatchError> {
+    ) -> Result<Claimed, ComponentError> {
         Ok(self.claims.put_new(key, claim).await?)
     }
 
     /// Marks a claim as done once its effects are sent. `id` must match: the record may be another claim by now.
-    pub async fn finish(&self, key: &ControlKey, id: Option<&str>) -> Result<(), DispatchError> {
+    pub async fn finish(&self, key: &ControlKey, id: Option<&str>) -> Result<(), ComponentError> {
         // If the change is superseded, another process has finished it, or the record is another claim by now.
         self.claims.finish(key, id).await?;
         Ok(())

@@ -7,7 +7,7 @@ use ledgerline_store::StoreError;
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
-pub enum DispatchError {
+pub enum ComponentError {
     /// A service did not do its part; the same call may succeed later.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -6,23 +6,23 @@ use futures::future::{join_all, try_join_all};
 use ledgerline_event::Name;
 use ledgerline_store::{Claim, ClaimState, Claimed, StoreError, keys::ControlKey};
 
-use crate::{DispatchError, Effects, Intent, Outbox, RunEffect};
+use crate::{ComponentError, Effects, Outbox, PendingEffects, RunEffect};
 
 /// What became of pending effects: which request made their claim, and whether they are sent.
 #[derive(Debug)]
 #[allow(missing_docs)]
-pub struct Carried {
+pub struct Executed {
     pub claimed: Claimed,
     pub sent: Sent,
 }
 
 /// How claims are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Together {
+pub enum ClaimOrder {
     /// All at once.
-    Yes,
+    AllAtOnce,
     /// In order within each group: a process that dies leaves no claim without those before it.
-    InOrder,
+    InGroups,
 }
 
 /// Whether the effects of a claim are out.
@@ -31,7 +31,7 @@ pub enum Sent {
     /// Nothing is left to send: this process or an earlier one sent them, or there are none.
     Yes,
     /// The claim is pending.
-    Failed(DispatchError),
+    Failed(ComponentError),
     /// The claim is pending. Nothing of it was sent, because an earlier claim of its group was not sent.
     Behind,
 }
@@ -46,12 +46,12 @@ pub enum Resumed {
 }
 
 /// The positions of claims by lane: claims of one lane are made one after the other, lanes side by side.
-fn lanes(count: usize, group: impl Fn(usize) -> String, together: Together) -> Vec<Vec<usize>> {
+fn lanes(count: usize, group: impl Fn(usize) -> String, order: ClaimOrder) -> Vec<Vec<usize>> {
     let mut lanes: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
     for position in 0..count {
-        let lane = match together {
-            Together::Yes => (position, String::new()),
-            Together::InOrder => (0, group(position)),
+        let lane = match order {
+            ClaimOrder::AllAtOnce => (position, String::new()),
+            ClaimOrder::InGroups => (0, group(position)),
         };
         lanes.entry(lane).or_default().push(position);
     }
@@ -61,12 +61,12 @@ fn lanes(count: usize, group: impl Fn(usize) -> String, together: Together) -> V
 impl Outbox {
     /// Makes claims and sends their effects, also those of claims that an earlier process left pending.
     /// Answers, in their order, which request made each claim.
-    pub async fn carry_out(&self, intents: &[Intent]) -> Result<Vec<Claimed>, DispatchError> {
-        let mut all = Vec::with_capacity(intents.len());
-        for carried in self.carry_each(intents, |_| String::new(), Together::Yes).await? {
-            match carried.sent {
+    pub async fn execute(&self, pending: &[PendingEffects]) -> Result<Vec<Claimed>, ComponentError> {
+        let mut all = Vec::with_capacity(pending.len());
+        for executed in self.execute_each(pending, |_| String::new(), ClaimOrder::AllAtOnce).await? {
+            match executed.sent {
                 Sent::Failed(error) => return Err(error),
-                Sent::Yes | Sent::Behind => all.push(carried.claimed),
+                Sent::Yes | Sent::Behind => all.push(executed.claimed),
             }
         }
         Ok(all)
@@ -74,32 +74,32 @@ impl Outbox {
 
     /// Makes claims and sends the effects of all of them together; if that fails, it sends those of each
     /// claim alone. Once a claim of a `group` is not sent, the later claims of that group are not sent
-    /// either. `together` says in what order the claims are made.
-    pub async fn carry_each(
+    /// either. `order` says in what order the claims are made.
+    pub async fn execute_each(
         &self,
-        intents: &[Intent],
+        pending: &[PendingEffects],
         group: impl Fn(usize) -> String,
-        together: Together,
-    ) -> Result<Vec<Carried>, DispatchError> {
-        let lanes = lanes(intents.len(), &group, together);
+        order: ClaimOrder,
+    ) -> Result<Vec<Executed>, ComponentError> {
+        let lanes = lanes(pending.len(), &group, order);
         let made = try_join_all(lanes.into_iter().map(|lane| async move {
             let mut made = Vec::with_capacity(lane.len());
             for position in lane {
-                let claim = self.pending(&intents[position]).await?;
-                let claimed = self.put_claim(&intents[position].key, &claim).await?;
+                let claim = self.new_claim(&pending[position]).await?;
+                let claimed = self.put_claim(&pending[position].key, &claim).await?;
                 made.push((position, (claim.claim_id, claimed)));
             }
-            Ok::<_, DispatchError>(made)
+            Ok::<_, ComponentError>(made)
         }));
         let mut made: Vec<_> = made.await?.into_iter().flatten().collect();
         made.sort_by_key(|(position, _)| *position);
         let mut all = Effects::default();
         let mut unsent = Vec::new();
-        let mut carried = Vec::with_capacity(intents.len());
+        let mut executed = Vec::with_capacity(pending.len());
         for (position, (id, claimed)) in made {
-            let intent = &intents[position];
+            let pending = &pending[position];
             let pending = match &claimed {
-                Claimed::New => Some((id, Ok(intent.effects.clone()))),
+                Claimed::New => Some((id, Ok(pending.effects.clone()))),
                 Claimed::Before(claim) if claim.state == ClaimState::Pending => {
                     Some((claim.claim_id.clone(), self.effects_of(claim).await))
                 }
@@ -114,10 +114,10 @@ impl Outbox {
                     Sent::Yes
                 }
             };
-            carried.push(Carried { claimed, sent });
+            executed.push(Executed { claimed, sent });
         }
         if let Err(error) = self.send(all).await {
-            let failed = carried.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
+            let failed = executed.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
             let failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
             let mut alone = (unsent.len() == 1).then_some(error);
             let mut groups: BTreeMap<String, Vec<(usize, Option<Name>, Effects)>> = BTreeMap::new();
@@ -146,18 +146,18 @@ impl Outbox {
             for (position, id, effects, sent) in join_all(sending).await.into_iter().flatten() {
                 match sent {
                     Sent::Yes => unsent.push((position, id, effects)),
-                    other => carried[position].sent = other,
+                    other => executed[position].sent = other,
                 }
             }
         }
         let finished =
-            unsent.iter().map(|(position, id, _)| self.finish(&intents[*position].key, id.as_deref()));
+            unsent.iter().map(|(position, id, _)| self.finish(&pending[*position].key, id.as_deref()));
         try_join_all(finished).await?;
-        Ok(carried)
+        Ok(executed)
     }
 
     /// Resumes a pending claim: sends its effects again and finishes it.
-    pub async fn repeat(&self, key: &ControlKey) -> Result<Resumed, DispatchError> {
+    pub async fn resume(&self, key: &ControlKey) -> Result<Resumed, ComponentError> {
         let Some(claim) = self.claim_at(key).await? else { return Ok(Resumed::NothingPending) };
         if claim.state != ClaimState::Pending {
             return Ok(Resumed::NothingPending);
@@ -174,7 +174,7 @@ impl Outbox {
     }
 
     /// Sends effects now.
-    pub async fn send(&self, effects: Effects) -> Result<(), DispatchError> {
+    pub async fn send(&self, effects: Effects) -> Result<(), ComponentError> {
         if !effects.events.is_empty() {
             self.emitter.send_sealed(effects.events).await?;
         }
@@ -189,7 +189,7 @@ impl Outbox {
     }
 
     /// The effects that a claim holds.
-    pub async fn effects_of(&self, claim: &Claim) -> Result<Effects, DispatchError> {
+    pub async fn effects_of(&self, claim: &Claim) -> Result<Effects, ComponentError> {
         let unreadable = |what: String| StoreError::unreadable("reading a claim", what);
         let json = match (&claim.effects, &claim.effects_key) {
             (Some(json), _) => json.clone().into_bytes(),
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn claims_in_order_wait_for_those_of_their_group_alone() {
         let group = |position: usize| ["a", "b", "a"][position].to_owned();
-        assert_eq!(lanes(3, group, Together::InOrder), [vec![0, 2], vec![1]]);
-        assert_eq!(lanes(3, group, Together::Yes), [vec![0], vec![1], vec![2]]);
+        assert_eq!(lanes(3, group, ClaimOrder::InGroups), [vec![0, 2], vec![1]]);
+        assert_eq!(lanes(3, group, ClaimOrder::AllAtOnce), [vec![0], vec![1], vec![2]]);
     }
 }

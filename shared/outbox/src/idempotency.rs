@@ -4,13 +4,13 @@
 //! requests with one key one makes something and the other finds what it made, and a repeat after any error answers
 //! the ids of the first request and finishes what that request left undone.
 
-use aws_sdk_dynamodb::types::TransactWriteItem;
 use ledgerline_event::{Invalid, Name};
 use ledgerline_store::{
-    FirstRequest, Hindrance, KeyedPut, KeyedRequest as Keyed, Patience, keys::ControlKey, wait_for_turn,
+    FirstRequest, KeyedPut, KeyedRequest as Keyed, RequestRetry, RetryCause, TableWrite, keys::ControlKey,
+    wait_for_turn,
 };
 
-use crate::{Claimed, DispatchError, Intent, Outbox};
+use crate::{Claimed, ComponentError, Outbox, PendingEffects};
 
 /// The longest key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -31,12 +31,12 @@ pub fn check_idempotency_key(field: &'static str, key: &str) -> Result<(), Inval
 }
 
 /// Refuses a request that asks for something else than the first one did.
-fn check(first: &FirstRequest, keyed: &Keyed) -> Result<(), DispatchError> {
+fn check(first: &FirstRequest, keyed: &Keyed) -> Result<(), ComponentError> {
     if keyed.any_content || first.content_hash == keyed.content_hash {
         return Ok(());
     }
     let made = first.made.as_deref().unwrap_or("nothing");
-    Err(DispatchError::Refused(format!(
+    Err(ComponentError::Refused(format!(
         "the idempotency key was used for a request with other content, which made {made}; use a new key"
     )))
 }
@@ -52,7 +52,7 @@ pub enum Made {
 
 impl Outbox {
     /// What the first request under a key made, unless the key is free.
-    pub async fn first_request(&self, row: &ControlKey) -> Result<Option<FirstRequest>, DispatchError> {
+    pub async fn first_request(&self, row: &ControlKey) -> Result<Option<FirstRequest>, ComponentError> {
         Ok(self.first_requests.get(row, self.emitter.now()).await?)
     }
 
@@ -61,42 +61,46 @@ impl Outbox {
         &self,
         row: &ControlKey,
         first: &FirstRequest,
-    ) -> Result<TransactWriteItem, DispatchError> {
+    ) -> Result<TableWrite, ComponentError> {
         Ok(self.first_requests.put_new(row, first, self.emitter.now())?)
     }
 
     /// What an earlier request under this key made, with everything that the earlier request left undone finished.
-    pub async fn repeated(&self, keyed: &Keyed) -> Result<Option<FirstRequest>, DispatchError> {
+    pub async fn repeated(&self, keyed: &Keyed) -> Result<Option<FirstRequest>, ComponentError> {
         let Some(first) = self.first_request(&keyed.row).await? else { return Ok(None) };
         self.finish_first(&first, keyed).await?;
         Ok(Some(first))
     }
 
-    async fn finish_first(&self, first: &FirstRequest, keyed: &Keyed) -> Result<(), DispatchError> {
+    async fn finish_first(&self, first: &FirstRequest, keyed: &Keyed) -> Result<(), ComponentError> {
         check(first, keyed)?;
         if let Some(claim) = first.claim() {
-            self.repeat(&claim).await?;
+            self.resume(&claim).await?;
         }
         Ok(())
     }
 
     /// Makes a claim and sends its effects, once per key. What an earlier request claimed is finished instead.
-    pub async fn carry_out_once(&self, intent: Intent, keyed: Option<&Keyed>) -> Result<Made, DispatchError> {
+    pub async fn execute_once(
+        &self,
+        pending: PendingEffects,
+        keyed: Option<&Keyed>,
+    ) -> Result<Made, ComponentError> {
         let Some(keyed) = keyed else {
-            let claimed = self.carry_out(std::slice::from_ref(&intent)).await?;
+            let claimed = self.execute(std::slice::from_ref(&pending)).await?;
             return Ok(match claimed.into_iter().next() {
                 // A put that was sent twice finds itself.
                 Some(Claimed::Before(claim))
-                    if claim.started.is_none() || claim.started != intent.started =>
+                    if claim.started.is_none() || claim.started != pending.started =>
                 {
                     Made::Before(claim.started)
                 }
                 _ => Made::Now,
             });
         };
-        match self.claim_once(&intent, keyed).await? {
+        match self.claim_once(&pending, keyed).await? {
             ClaimedOnce::Now => {
-                self.repeat(&intent.key).await?;
+                self.resume(&pending.key).await?;
                 Ok(Made::Now)
             }
             ClaimedOnce::Before(first) => {
@@ -107,12 +111,16 @@ impl Outbox {
     }
 
     /// Makes a claim together with the row of its key.
-    async fn claim_once(&self, intent: &Intent, keyed: &Keyed) -> Result<ClaimedOnce, DispatchError> {
-        let claim = self.pending(intent).await?;
+    async fn claim_once(
+        &self,
+        pending: &PendingEffects,
+        keyed: &Keyed,
+    ) -> Result<ClaimedOnce, ComponentError> {
+        let claim = self.new_claim(pending).await?;
         let mut first =
-            FirstRequest::new(keyed, intent.started.clone(), self.emitter.now()).claimed_by(&intent.key);
-        let mut new_claim = Some((&intent.key, &claim));
-        let mut patience = Patience::default();
+            FirstRequest::new(keyed, pending.started.clone(), self.emitter.now()).claimed_by(&pending.key);
+        let mut new_claim = Some((&pending.key, &claim));
+        let mut retries = RequestRetry::default();
         loop {
             let now = self.emitter.now();
             match self.first_requests.put_new_with_claim(&keyed.row, &first, new_claim, now).await? {
@@ -120,16 +128,16 @@ impl Outbox {
                 KeyedPut::Applied => return Ok(ClaimedOnce::Before(first)),
                 KeyedPut::KeyTaken => match self.first_request(&keyed.row).await? {
                     // It was done, and only the answer was lost.
-                    Some(there) if there.made == intent.started => return Ok(ClaimedOnce::Now),
+                    Some(there) if there.made == pending.started => return Ok(ClaimedOnce::Now),
                     Some(there) => return Ok(ClaimedOnce::Before(there)),
-                    None => wait_for_turn(&mut patience, Hindrance::Behind).await?,
+                    None => wait_for_turn(&mut retries, RetryCause::Behind).await?,
                 },
                 // The claim is there already: the key of a workflow type has made it before.
                 KeyedPut::ClaimTaken(there) => {
                     first.made = there.started;
                     new_claim = None;
                 }
-                KeyedPut::Busy(why) => wait_for_turn(&mut patience, why).await?,
+                KeyedPut::Busy(why) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

@@ -3,34 +3,35 @@
 //! It promises that the effects of a claim are sent at least once and that no other claim takes its place. It stores claims (records of their
 //! own, or inside the record of a task or a job), rows of idempotency keys, and alerts that wait. Drains, jobs and runs call it.
 
-mod alerts;
 mod claim;
-mod digest;
 mod effects;
 mod error;
 mod execute;
 mod idempotency;
+mod merge_alerts;
 mod notice;
 mod outbox;
-mod overdue;
+mod overdue_claims;
 mod queue;
 mod record_event;
-mod sweep_course;
+mod send_alerts;
+mod short_hash;
 mod sweep_end;
+mod sweep_order;
 
-pub use alerts::alert_text;
-pub use claim::{Intent, POSTPONED_MS, RESUMED_AFTER_MS, outliving};
-pub use digest::{digest, group};
+pub use claim::{POSTPONED_MS, PendingEffects, RESUMED_AFTER_MS, outliving};
 pub use effects::{Effects, Message, NewRun, SentEvent};
-pub use error::DispatchError;
-pub use execute::{Carried, Resumed, Sent, Together};
+pub use error::ComponentError;
+pub use execute::{ClaimOrder, Executed, Resumed, Sent};
 pub use idempotency::{Made, check_idempotency_key};
 pub use ledgerline_store::{
     Claim, ClaimState, Claimed, FirstRequest, KeyedRequest as Keyed, SweepEnd, free_at,
 };
+pub use merge_alerts::alert_text;
 pub use notice::{About, Notice};
 pub use outbox::{Outbox, RunEffect, RunEffects};
-pub use queue::{Queue, QueueUrls, Queues};
+pub use queue::{Queue, QueueUrls, Queues, message_group};
 pub use record_event::RecordedEvent;
-pub use sweep_course::{Course, around, in_turn};
+pub use short_hash::short_hash;
 pub use sweep_end::Sweeper;
+pub use sweep_order::{Course, around, in_turn};

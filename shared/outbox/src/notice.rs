@@ -8,7 +8,9 @@ use ledgerline_store::keys::{self, ControlKey};
 use ledgerline_subscription::MAX_VIA;
 use serde_json::{Value, json};
 
-use crate::{Carried, Claimed, DispatchError, Effects, Intent, Outbox, Sent, Together, alert_text};
+use crate::{
+    ClaimOrder, Claimed, ComponentError, Effects, Executed, Outbox, PendingEffects, Sent, alert_text,
+};
 
 /// Which notice it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +84,7 @@ impl Outbox {
         notice: Notice,
         about: About<'_>,
         details: Value,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let event = about.event;
         if is_notice(event) {
             return Ok(());
@@ -120,12 +122,13 @@ impl Outbox {
             other => other?,
         };
         let effects = Effects { events: vec![sealed], ..Effects::default() };
-        let intent = Intent { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
-        let carried = self.carry_each(&[intent], |_| String::new(), Together::Yes).await?;
-        if let [Carried { sent: Sent::Failed(error), .. }] = &carried[..] {
+        let pending =
+            PendingEffects { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
+        let executed = self.execute_each(&[pending], |_| String::new(), ClaimOrder::AllAtOnce).await?;
+        if let [Executed { sent: Sent::Failed(error), .. }] = &executed[..] {
             tracing::warn!(event_id = %event.event_id, %error, "a notice was not sent; a sweep sends it");
         }
-        if let [Carried { claimed: Claimed::New, .. }] = carried[..] {
+        if let [Executed { claimed: Claimed::New, .. }] = executed[..] {
             let metric = match notice {
                 Notice::Failed => "DispatchFailed",
                 Notice::Parked => "Parked",
@@ -142,13 +145,13 @@ impl Outbox {
         notice: Notice,
         about: About<'_>,
         text: String,
-    ) -> Result<Option<ControlKey>, DispatchError> {
+    ) -> Result<Option<ControlKey>, ComponentError> {
         if is_notice(about.event) {
             return Ok(None);
         }
         let key = about.claim(notice.alert_claim());
         let effects = Effects { alert: Some(alert_text(text)), ..Effects::default() };
-        let intent = Intent { key: key.clone(), effects, started: None, ttl: about.event.ttl };
-        Ok(matches!(self.claim(&intent).await?, Claimed::New).then_some(key))
+        let pending = PendingEffects { key: key.clone(), effects, started: None, ttl: about.event.ttl };
+        Ok(matches!(self.claim(&pending).await?, Claimed::New).then_some(key))
     }
 }

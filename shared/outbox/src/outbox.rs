@@ -5,7 +5,7 @@ use ledgerline_alert::Slack;
 use ledgerline_ledger::{Emitter, telemetry::Metrics};
 use ledgerline_store::{Claims, ControlTable, FirstRequests, IdempotencyMarkers, Payloads, Sweeps};
 
-use crate::{DispatchError, NewRun, Queues, SentEvent};
+use crate::{ComponentError, NewRun, Queues, SentEvent};
 
 /// An effect that the component of runs executes.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub enum RunEffect {
 }
 
 /// Executes effects on runs. The wiring gives it, since runs live above the outbox.
-pub type RunEffects = Arc<dyn Fn(RunEffect) -> BoxFuture<'static, Result<(), DispatchError>> + Send + Sync>;
+pub type RunEffects = Arc<dyn Fn(RunEffect) -> BoxFuture<'static, Result<(), ComponentError>> + Send + Sync>;
 
 /// The outbox of one stage. Cheap to clone.
 #[derive(Clone)]

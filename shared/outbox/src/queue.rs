@@ -5,7 +5,7 @@ use ledgerline_ledger::Names;
 use ledgerline_store::{Fault, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::{DispatchError, Message};
+use crate::{ComponentError, Message, short_hash};
 
 /// SQS takes this many at once…
 const MAX_ENTRIES: usize = 10;
@@ -72,7 +72,7 @@ impl Queues {
     }
 
     /// Sends messages in their order, as few requests as they fit in.
-    pub async fn send_messages(&self, messages: Vec<Message>) -> Result<(), DispatchError> {
+    pub async fn send_messages(&self, messages: Vec<Message>) -> Result<(), ComponentError> {
         let mut batch: Vec<Message> = Vec::new();
         let mut bytes = 0;
         for message in messages {
@@ -87,7 +87,7 @@ impl Queues {
         self.send_batch(batch).await
     }
 
-    async fn send_batch(&self, batch: Vec<Message>) -> Result<(), DispatchError> {
+    async fn send_batch(&self, batch: Vec<Message>) -> Result<(), ComponentError> {
         let Some(first) = batch.first() else { return Ok(()) };
         let mut request = self.sqs.send_message_batch().queue_url(self.urls.of(first.queue));
         for (position, message) in batch.iter().enumerate() {
@@ -112,6 +112,14 @@ impl Queues {
             )
             .into()),
         }
+    }
+}
+
+/// The message group of a tenant: a queue is fair between groups. SQS takes only some characters in a group.
+pub fn message_group(tenant: &str) -> String {
+    match tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => tenant.to_owned(),
+        false => short_hash(&[tenant]),
     }
 }
 

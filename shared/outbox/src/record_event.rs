@@ -5,7 +5,7 @@ use ledgerline_ledger::Emitter;
 use ledgerline_store::keys;
 use serde::Serialize;
 
-use crate::{DispatchError, Effects, Intent, Keyed, Made, Outbox, free_at};
+use crate::{ComponentError, Effects, Keyed, Made, Outbox, PendingEffects, free_at};
 
 /// An event that is on its way to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,7 +26,7 @@ impl Outbox {
         &self,
         emitter: &Emitter,
         event: Event,
-    ) -> Result<RecordedEvent, DispatchError> {
+    ) -> Result<RecordedEvent, ComponentError> {
         let event_id = event.event_id.clone();
         let Some(key) = event.idempotency_key.clone() else {
             emitter.send_sealed(vec![emitter.seal(event).await?]).await?;
@@ -48,8 +48,8 @@ impl Outbox {
         let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
         let key = keys::record_claim(&tenant, &event_id);
         let ttl = Some(free_at(self.emitter.now()));
-        let intent = Intent { key, effects, started: Some(event_id.clone()), ttl };
-        Ok(match self.carry_out_once(intent, Some(&keyed)).await? {
+        let pending = PendingEffects { key, effects, started: Some(event_id.clone()), ttl };
+        Ok(match self.execute_once(pending, Some(&keyed)).await? {
             Made::Before(Some(event_id)) => RecordedEvent { event_id, collapsed: true },
             Made::Before(None) | Made::Now => RecordedEvent { event_id, collapsed: false },
         })

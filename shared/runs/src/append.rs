@@ -1,11 +1,11 @@
 //! Appending to a log: entry n + 1 if it is absent, with everything that its events bring about.
 
 use ledgerline_event::{LogDraft, Name, RunState};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{Appender, LogGuard, PutLogEntry, RefusedParts, RunWrite, StoreError};
 
 use super::{
-    LogEntry, RunLease, RunLog, derived_records::ending_change, ending::is_last, entry_plan::EntryPlan,
+    LogEntry, RunLease, RunLog, derived_records::ending_change, end_run::is_last, entry_plan::EntryPlan,
 };
 use crate::RunLogs;
 
@@ -39,7 +39,7 @@ impl RunLogs {
         log: &mut RunLog,
         drafts: &[LogDraft],
         lease: Option<&RunLease>,
-    ) -> Result<Appended, DispatchError> {
+    ) -> Result<Appended, ComponentError> {
         self.append_with(log, drafts, lease, &[]).await
     }
 
@@ -50,7 +50,7 @@ impl RunLogs {
         drafts: &[LogDraft],
         lease: Option<&RunLease>,
         guards: &[LogGuard],
-    ) -> Result<Appended, DispatchError> {
+    ) -> Result<Appended, ComponentError> {
         let stamp = || (self.emitter.now(), self.emitter.new_event_id());
         let mut plan = EntryPlan::new(log, drafts, stamp)?;
         log.diverged = true;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::RunRecord;
 use crate::{RunDriver, Runs};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 impl Runs {
     /// Cancels a run that has not ended. Answers the run as it is then.
@@ -14,7 +14,7 @@ impl Runs {
         tenant: &Name,
         run_id: &str,
         reason: Option<&str>,
-    ) -> Result<RunRecord, DispatchError> {
+    ) -> Result<RunRecord, ComponentError> {
         let run = self.logs.known_run(tenant, run_id).await?;
         let (mut log, _) = self.logs.read_log(&run, tenant).await?;
         let data = reason.map(|reason| ("reason".to_owned(), Value::from(reason)));

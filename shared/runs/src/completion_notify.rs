@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::RunRecord;
 use crate::Runs;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// A waiter learns at most this late that a run has ended in another process.
@@ -50,7 +50,7 @@ impl Runs {
         tenant: &Name,
         run_id: &str,
         within: Duration,
-    ) -> Result<RunRecord, DispatchError> {
+    ) -> Result<RunRecord, ComponentError> {
         let until = Instant::now() + within;
         let mut pause = FIRST_PAUSE;
         loop {

@@ -8,9 +8,9 @@ use ledgerline_store::{RunCreation, keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{RUN_LEASE_MS, RunRecord, log::json_size, log_outbox::check_loggable};
+use super::{RUN_LEASE_MS, RunRecord, emit_log::check_loggable, log::json_size};
 use crate::{RunDriver, Runs};
-use ledgerline_outbox::{DispatchError, NewRun};
+use ledgerline_outbox::{ComponentError, NewRun};
 
 /// A larger context loses what senders have added to it.
 const CONTEXT_BYTES: usize = 20_000;
@@ -80,7 +80,7 @@ fn workflow_of(run: &NewRun) -> &str {
 
 /// What was asked for: the same again is no new run.
 fn content_hash_of(run: &NewRun) -> String {
-    ledgerline_outbox::digest(&[&Value::Object(run.data.clone()).to_string()])
+    ledgerline_outbox::short_hash(&[&Value::Object(run.data.clone()).to_string()])
 }
 
 fn record_of(run: &NewRun, due_at: Millis) -> RunRecord {
@@ -142,7 +142,7 @@ impl Runs {
         &self,
         emitter: &Emitter,
         submission: RunSubmission,
-    ) -> Result<StartedRun, DispatchError> {
+    ) -> Result<StartedRun, ComponentError> {
         let workflow = Name::new("workflow", submission.workflow.as_str())?;
         let run_id = match &submission.run_id {
             None => emitter.new_id(Kind::Run),
@@ -151,7 +151,7 @@ impl Runs {
         let run = new_run(emitter, run_id.clone(), &workflow, submission.input)?;
         match self.registry.check_runnable(&workflow).await {
             // A repeat names the existing run, even if no runner has the workflow any more.
-            Err(DispatchError::Invalid(_)) if self.has_run(&run).await? => {}
+            Err(ComponentError::Invalid(_)) if self.has_run(&run).await? => {}
             checked => checked?,
         }
         let collapsed = match self.create_run(&run).await? {
@@ -162,19 +162,19 @@ impl Runs {
                 let reason = format!(
                     "a run `{run_id}` exists and was asked for something else; leave runId out for a new one"
                 );
-                return Err(DispatchError::Refused(reason));
+                return Err(ComponentError::Refused(reason));
             }
         };
         self.enqueue_run(&run.tenant_id, &run_id, 0).await?;
         Ok(StartedRun { run_id, collapsed })
     }
 
-    async fn has_run(&self, run: &NewRun) -> Result<bool, DispatchError> {
+    async fn has_run(&self, run: &NewRun) -> Result<bool, ComponentError> {
         Ok(self.records.get(&run.tenant_id, &run.run_id).await?.is_some())
     }
 
     /// Makes a run unless there is one, and sends it to the runners.
-    pub async fn begin_run(&self, run: &NewRun) -> Result<(), DispatchError> {
+    pub async fn begin_run(&self, run: &NewRun) -> Result<(), ComponentError> {
         if let Some(there) = self.create_run(run).await?
             && there.created_by != run.event_id
         {
@@ -185,7 +185,7 @@ impl Runs {
     }
 
     /// Makes a run; the record of the one that is there already, if there is one.
-    pub async fn create_run(&self, run: &NewRun) -> Result<Option<RunRecord>, DispatchError> {
+    pub async fn create_run(&self, run: &NewRun) -> Result<Option<RunRecord>, ComponentError> {
         let created = LogEvent {
             event_id: run.event_id.clone(),
             event_type: RunEventType::RunCreated,

@@ -1,7 +1,7 @@
 //! What the next entry of a log holds: as many events as one transaction takes, and what they bring about.
 
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, WaitFor, WaitOutcome};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::RunChange;
 
 use super::{
@@ -34,7 +34,7 @@ impl EntryPlan {
         log: &mut RunLog,
         drafts: &[LogDraft],
         mut stamp: impl FnMut() -> (Millis, Name),
-    ) -> Result<Self, DispatchError> {
+    ) -> Result<Self, ComponentError> {
         let mut plan = Self { events: Vec::new(), derived: Vec::new(), change: None };
         let (mut bytes, mut derived_bytes) = (0, 0);
         for draft in drafts {

@@ -1,7 +1,7 @@
 //! Leases of runners that are known to have ended: breaking them saves the wait until they expire.
 
 use crate::RunSweep;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{Answer, keys::DUE_SHARDS};
 
 /// Every lease expires within this time.
@@ -10,7 +10,7 @@ const LEASE_MAX_MS: u64 = 15 * 60_000;
 impl RunSweep {
     /// Breaks every lease on a run; the next sweep enqueues these runs. Call only when
     /// no other process is running. Answers how many runs were held.
-    pub async fn expire_run_leases(&self) -> Result<usize, DispatchError> {
+    pub async fn expire_run_leases(&self) -> Result<usize, ComponentError> {
         let mut broken = 0;
         for shard in 0..DUE_SHARDS {
             let until = self.emitter.now().plus(LEASE_MAX_MS);

@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Appended, RunLog, RunRecord, ending::is_last, hook::check_chosen_token, log_outbox::check_loggable,
+    Appended, RunLog, RunRecord, emit_log::check_loggable, end_run::is_last, hook::check_chosen_token,
 };
 use crate::new_run_of;
 use crate::{ExternalRuns, RunDriver};
-use ledgerline_outbox::DispatchError;
-use ledgerline_store::{Hindrance, Patience, wait_for_turn};
+use ledgerline_outbox::ComponentError;
+use ledgerline_store::{RequestRetry, RetryCause, wait_for_turn};
 
 /// A request to append an event.
 #[derive(Clone, Debug, Deserialize)]
@@ -35,7 +35,7 @@ impl ExternalRuns {
         emitter: &Emitter,
         run_id: &str,
         event: ExternalEvent,
-    ) -> Result<(LogEvent, RunHistory), DispatchError> {
+    ) -> Result<(LogEvent, RunHistory), ComponentError> {
         let tenant = &emitter.origin().tenant.clone();
         let run_id = Name::new("runId", run_id)?;
         let event_type = RunEventType::parse(&event.event_type).ok_or_else(|| {
@@ -56,7 +56,7 @@ impl ExternalRuns {
         if let Some(ending) = self.runs.logs.ending_of(&run).await? {
             self.runs.logs.end_run(&mut log, &ending, None).await?;
         }
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             log.history.check(&draft)?;
             take_over(&mut log, event_type)?;
@@ -83,7 +83,7 @@ impl ExternalRuns {
                     self.runs.logs.catch_up(&mut log).await?;
                 }
                 Appended::Behind | Appended::Lost | Appended::GuardRefused => {
-                    wait_for_turn(&mut patience, Hindrance::Behind).await?;
+                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
                     self.runs.logs.catch_up(&mut log).await?;
                 }
             }
@@ -95,7 +95,7 @@ impl ExternalRuns {
         log: &mut RunLog,
         run: &RunRecord,
         event: &LogEvent,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         self.runs.continue_run(&log.tenant, &run.run_id, RunDriver::of(log.external)).await?;
         if event.waits_for_event() {
             // An event that was sent before may have completed the wait already.
@@ -109,7 +109,7 @@ impl ExternalRuns {
         emitter: &Emitter,
         run_id: Name,
         draft: LogDraft,
-    ) -> Result<(LogEvent, RunHistory), DispatchError> {
+    ) -> Result<(LogEvent, RunHistory), ComponentError> {
         let new = new_run_of(emitter, run_id.clone(), draft.event_data, true)?;
         let tenant = &new.tenant_id;
         if let Some(there) = self.runs.create_run(&new).await?
@@ -163,7 +163,7 @@ fn draft_of(
 
 /// Makes a run external when an external program starts it: that program then executes all of it. Refuses other
 /// events of a run that a runner of this ledger executes, except its cancellation.
-fn take_over(log: &mut RunLog, event_type: RunEventType) -> Result<(), DispatchError> {
+fn take_over(log: &mut RunLog, event_type: RunEventType) -> Result<(), ComponentError> {
     match event_type {
         _ if log.external => Ok(()),
         RunEventType::RunStarted => {
@@ -177,13 +177,13 @@ fn take_over(log: &mut RunLog, event_type: RunEventType) -> Result<(), DispatchE
                 "{} is executed by a runner of this ledger: only run_cancelled may be appended to it from outside",
                 log.run_id
             );
-            Err(DispatchError::Refused(reason))
+            Err(ComponentError::Refused(reason))
         }
     }
 }
 
-fn unknown(run_id: &Name) -> DispatchError {
-    DispatchError::Unknown {
+fn unknown(run_id: &Name) -> ComponentError {
+    ComponentError::Unknown {
         what: "runs",
         id: run_id.to_string(),
         hint: "; append run_created first, or start one".into(),

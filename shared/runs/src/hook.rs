@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{
-    log_outbox::check_loggable,
+    emit_log::check_loggable,
     wake::{ExternalAppend, Woken},
 };
 use crate::{Hooks, RunDriver, RunLogs};
-use ledgerline_outbox::{DispatchError, FirstRequest, Keyed, check_idempotency_key};
+use ledgerline_outbox::{ComponentError, FirstRequest, Keyed, check_idempotency_key};
 use ledgerline_store::{HookRecord, LogGuard};
 
 /// What a token that was made here begins with.
@@ -120,7 +120,7 @@ impl Hooks {
         tenant: Option<&Name>,
         token: &str,
         payload: impl Into<HookPayload>,
-    ) -> Result<HookAnswer, DispatchError> {
+    ) -> Result<HookAnswer, ComponentError> {
         let HookPayload { payload, idempotency_key } = payload.into();
         if let Some(key) = &idempotency_key {
             check_idempotency_key("idempotencyKey", key)?;
@@ -137,7 +137,7 @@ impl Hooks {
         }
         let keyed = idempotency_key.map(|idempotency_key| Keyed {
             row: keys::hook_request(&key, &idempotency_key),
-            content_hash: ledgerline_outbox::digest(&[&payload.to_string()]),
+            content_hash: ledgerline_outbox::short_hash(&[&payload.to_string()]),
             any_content: false,
         });
         // Before anything else: what was received stays received after the hook is disposed.
@@ -158,7 +158,7 @@ impl Hooks {
         if let Some(keyed) = &keyed {
             let first =
                 FirstRequest::new(keyed, Some(event_id.clone()), self.emitter.now()).for_run(&hook.run_id);
-            guards.push(LogGuard::Write(self.outbox.first_request_write(&keyed.row, &first)?.into()));
+            guards.push(LogGuard::Write(self.outbox.first_request_write(&keyed.row, &first)?));
         }
         let append = ExternalAppend {
             tenant: &hook.tenant_id,
@@ -186,7 +186,7 @@ impl Hooks {
         &self,
         hook: &HookRecord,
         keyed: Option<&Keyed>,
-    ) -> Result<Option<HookAnswer>, DispatchError> {
+    ) -> Result<Option<HookAnswer>, ComponentError> {
         let Some(keyed) = keyed else { return Ok(None) };
         let Some(first) = self.outbox.repeated(keyed).await? else { return Ok(None) };
         let (Some(event_id), Some(run_id)) = (first.made, first.run_id) else { return Ok(None) };

@@ -4,7 +4,7 @@
 use super::{LookPositions, RunRecord};
 use crate::RunLeases;
 use ledgerline_event::{Millis, Name};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{Answer, NewRunLease, RunRelease, VisitEnd};
 
 /// How long a runner has a run without renewing.
@@ -141,7 +141,7 @@ impl RunLeases {
         tenant: &Name,
         run_id: &Name,
         lease_ms: u64,
-    ) -> Result<RunAcquisition, DispatchError> {
+    ) -> Result<RunAcquisition, ComponentError> {
         let now = self.emitter.now();
         let owner = self.emitter.new_event_id();
         let lease = NewRunLease { owner: &owner, now, until: now.plus(lease_ms) };
@@ -159,7 +159,7 @@ impl RunLeases {
     }
 
     /// Renews the lease on a run, and notes how often the run was woken and which of its waits were called.
-    pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Renewed, DispatchError> {
+    pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Renewed, ComponentError> {
         let until = self.emitter.now().plus(lease.lease_ms);
         let run_id = &lease.record.run_id;
         Ok(match self.records.renew(&lease.tenant, run_id, &lease.owner, until).await? {
@@ -178,7 +178,7 @@ impl RunLeases {
         lease: &mut RunLease,
         emitted: u64,
         how: ReleasePlan<'_>,
-    ) -> Result<Released, DispatchError> {
+    ) -> Result<Released, ComponentError> {
         let looks = lease.changed_looks();
         let error = how.shortened_error();
         let release = release_of(lease, emitted, how, looks.as_deref(), &error);

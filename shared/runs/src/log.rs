@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::RunLogs;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// Larger details of an event lie in the payload bucket.
 const INLINE_BYTES: usize = 50_000;
@@ -70,7 +70,7 @@ impl RunLog {
     }
 
     /// Adds an entry that follows.
-    pub fn add(&mut self, entry: &LogEntry) -> Result<(), DispatchError> {
+    pub fn add(&mut self, entry: &LogEntry) -> Result<(), ComponentError> {
         for event in &entry.events {
             self.history.apply(event).map_err(|illegal| {
                 let what = format!("the log of {} is broken at {}: {illegal}", self.run_id, entry.sequence);
@@ -90,7 +90,7 @@ impl RunLogs {
         tenant: &str,
         run_id: &str,
         after: u64,
-    ) -> Result<Vec<LogEntry>, DispatchError> {
+    ) -> Result<Vec<LogEntry>, ComponentError> {
         self.some_entries(tenant, run_id, after, usize::MAX).await
     }
 
@@ -101,7 +101,7 @@ impl RunLogs {
         run_id: &str,
         after: u64,
         most: usize,
-    ) -> Result<Vec<LogEntry>, DispatchError> {
+    ) -> Result<Vec<LogEntry>, ComponentError> {
         let rows = self.entries.entries(tenant, run_id, after, most).await?;
         let entries = rows.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         try_join_all(entries.into_iter().map(|(sequence, stored)| async move {
@@ -112,7 +112,7 @@ impl RunLogs {
     }
 
     /// The last entry.
-    pub async fn last_entry(&self, tenant: &str, run_id: &str) -> Result<Option<LogEntry>, DispatchError> {
+    pub async fn last_entry(&self, tenant: &str, run_id: &str) -> Result<Option<LogEntry>, ComponentError> {
         let Some(row) = self.entries.last(tenant, run_id).await? else { return Ok(None) };
         let (sequence, stored) = parse(row)?;
         // Only what happened is asked for here, not the details in the payload bucket.
@@ -124,7 +124,7 @@ impl RunLogs {
         &self,
         run: &RunRecord,
         tenant: &Name,
-    ) -> Result<(RunLog, Vec<LogEntry>), DispatchError> {
+    ) -> Result<(RunLog, Vec<LogEntry>), ComponentError> {
         self.read_log_after(run, tenant, &[]).await
     }
 
@@ -134,7 +134,7 @@ impl RunLogs {
         run: &RunRecord,
         tenant: &Name,
         known: &[LogEntry],
-    ) -> Result<(RunLog, Vec<LogEntry>), DispatchError> {
+    ) -> Result<(RunLog, Vec<LogEntry>), ComponentError> {
         let mut log = RunLog::new(tenant.clone(), run.run_id.clone(), run.external);
         for entry in known {
             log.add(entry)?;
@@ -148,7 +148,7 @@ impl RunLogs {
 
     /// Reads the entries that other processes have appended since, and folds them into `log`. Answers the new
     /// entries.
-    pub async fn catch_up(&self, log: &mut RunLog) -> Result<Vec<LogEntry>, DispatchError> {
+    pub async fn catch_up(&self, log: &mut RunLog) -> Result<Vec<LogEntry>, ComponentError> {
         let known = log.sequence;
         if log.diverged {
             // The fold begins anew. Whether the run is external is not part of the fold.
@@ -163,7 +163,7 @@ impl RunLogs {
     }
 
     /// A row for events; what is large in them is stored first.
-    pub async fn entry_row(&self, nonce: &Name, events: &[LogEvent]) -> Result<LogEntryRow, DispatchError> {
+    pub async fn entry_row(&self, nonce: &Name, events: &[LogEvent]) -> Result<LogEntryRow, ComponentError> {
         let mut stored = Vec::with_capacity(events.len());
         for event in events {
             let unreadable = |error: serde_json::Error| StoreError::unreadable("PutItem", error.to_string());
@@ -186,7 +186,7 @@ impl RunLogs {
         Ok(LogEntryRow::new(nonce.clone(), events))
     }
 
-    async fn whole(&self, stored: StoredEvent) -> Result<LogEvent, DispatchError> {
+    async fn whole(&self, stored: StoredEvent) -> Result<LogEvent, ComponentError> {
         let StoredEvent { mut event, data_key } = stored;
         if let Some(key) = data_key {
             let unreadable = |what: String| StoreError::unreadable("reading a log", what);
@@ -227,7 +227,7 @@ pub(crate) fn json_size(value: &impl Serialize) -> usize {
     }
 }
 
-fn parse(row: LogEntryRow) -> Result<(u64, Vec<StoredEvent>), DispatchError> {
+fn parse(row: LogEntryRow) -> Result<(u64, Vec<StoredEvent>), ComponentError> {
     let unreadable = |what: String| StoreError::unreadable("reading a log", what);
     let sequence = keys::parse_run_entry(&row.sk).ok_or_else(|| unreadable(row.sk.clone()))?;
     let stored = serde_json::from_str(&row.events).map_err(|error| unreadable(error.to_string()))?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{RunRecord, SentEvent};
 use crate::{RunLogs, Runs};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// Sent events of one answer at most.
 const SENT_MAX: usize = 100;
@@ -121,8 +121,8 @@ impl From<RunRecord> for RunSummary {
 
 impl RunLogs {
     /// The run, or that there is none.
-    pub async fn known_run(&self, tenant: &Name, run_id: &str) -> Result<RunRecord, DispatchError> {
-        self.records.get(tenant, run_id).await?.ok_or_else(|| DispatchError::Unknown {
+    pub async fn known_run(&self, tenant: &Name, run_id: &str) -> Result<RunRecord, ComponentError> {
+        self.records.get(tenant, run_id).await?.ok_or_else(|| ComponentError::Unknown {
             what: "runs",
             id: run_id.to_owned(),
             hint: String::new(),
@@ -138,7 +138,7 @@ impl Runs {
         state: Option<RunState>,
         limit: usize,
         cursor: Option<&str>,
-    ) -> Result<RunPage, DispatchError> {
+    ) -> Result<RunPage, ComponentError> {
         let states = [
             RunState::Running,
             RunState::Pending,
@@ -154,13 +154,13 @@ impl Runs {
     }
 
     /// A run with its steps, hooks and waits.
-    pub async fn run(&self, tenant: &Name, run_id: &str) -> Result<RunDetails, DispatchError> {
+    pub async fn run(&self, tenant: &Name, run_id: &str) -> Result<RunDetails, ComponentError> {
         let run = self.logs.known_run(tenant, run_id).await?;
         self.run_details(tenant, run).await
     }
 
     /// The steps, hooks and waits of a run.
-    pub async fn run_details(&self, tenant: &Name, run: RunRecord) -> Result<RunDetails, DispatchError> {
+    pub async fn run_details(&self, tenant: &Name, run: RunRecord) -> Result<RunDetails, ComponentError> {
         let (log, _) = self.logs.read_log(&run, tenant).await?;
         let view =
             log.history.view().ok_or_else(|| StoreError::unreadable("reading a log", "it is empty"))?;
@@ -184,7 +184,7 @@ impl Runs {
         event_name: &str,
         limit: usize,
         before: Option<&str>,
-    ) -> Result<SentEventPage, DispatchError> {
+    ) -> Result<SentEventPage, ComponentError> {
         let limit = limit.clamp(1, SENT_MAX);
         let NewestSent { events, more } = self.sent.records.newest(tenant, event_name, before, limit).await?;
         let mut items = Vec::new();
@@ -204,7 +204,7 @@ impl Runs {
     }
 
     /// Every event of a run's log, in its order.
-    pub async fn run_events(&self, tenant: &Name, run_id: &str) -> Result<Vec<LogEvent>, DispatchError> {
+    pub async fn run_events(&self, tenant: &Name, run_id: &str) -> Result<Vec<LogEvent>, ComponentError> {
         self.logs.known_run(tenant, run_id).await?;
         let entries = self.logs.log_entries(tenant, run_id, 0).await?;
         Ok(entries.into_iter().flat_map(|entry| entry.events).collect())
@@ -217,7 +217,7 @@ impl Runs {
         run_id: &str,
         from: LogPlace,
         limit: usize,
-    ) -> Result<(Vec<LogEvent>, Option<LogPlace>), DispatchError> {
+    ) -> Result<(Vec<LogEvent>, Option<LogPlace>), ComponentError> {
         self.logs.known_run(tenant, run_id).await?;
         // Each has an event at least. The first may have none that are asked for, and the last says whether there are more.
         let most = limit.saturating_add(2);

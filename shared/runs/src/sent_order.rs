@@ -12,12 +12,12 @@
 use std::sync::atomic::Ordering;
 
 use ledgerline_event::{Millis, Name};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
-    Answer, Hindrance, Patience, SentEventRecord, SentFloor, SentOrder, StoreError, keys, wait_for_turn,
+    Answer, RequestRetry, RetryCause, SentEventRecord, SentFloor, SentOrder, StoreError, keys, wait_for_turn,
 };
 
-use super::{SentEvent, send::leaves_of};
+use super::{SentEvent, send_event::leaves_of};
 use crate::SentEvents;
 
 /// Senders of the version before know no watermark. A deployment lasts less than this: for so long after the first
@@ -47,13 +47,13 @@ fn place_after(watermark: Option<&str>, earliest: Millis, event_id: &str, attemp
 
 impl SentEvents {
     /// Writes the rows of a sent event where no reader has been yet. Done again, it changes nothing that a reader sees.
-    pub async fn place_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
+    pub async fn place_sent(&self, sent: &SentEvent) -> Result<(), ComponentError> {
         let (tenant, name) = (&sent.tenant_id, &sent.event_name);
         self.senders_keep_order().await?;
         let limits = self.records.limits(tenant, name).await?;
         let mut watermark = limits.order.watermark;
         let earliest = limits.floor.map_or(sent.timestamp, |SentFloor { floor }| floor.max(sent.timestamp));
-        let (mut attempt, mut patience) = (0, Patience::default());
+        let (mut attempt, mut retries) = (0, RequestRetry::default());
         loop {
             let place = place_after(watermark.as_deref(), earliest, &sent.event_id, attempt);
             self.records.put_all(tenant, name, &self.sent_records(sent, place).await?).await?;
@@ -63,7 +63,7 @@ impl SentEvents {
                 Published::Passed(passed) => {
                     watermark = Some(passed);
                     attempt += 1;
-                    wait_for_turn(&mut patience, Hindrance::Behind).await?;
+                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
                 }
             }
         }
@@ -73,7 +73,7 @@ impl SentEvents {
         &self,
         sent: &SentEvent,
         place: Millis,
-    ) -> Result<Vec<(Option<u64>, SentEventRecord)>, DispatchError> {
+    ) -> Result<Vec<(Option<u64>, SentEventRecord)>, ComponentError> {
         let mut records = Vec::new();
         for leaf in leaves_of(sent) {
             records.push((leaf, self.sent_record(sent, place, leaf.is_none()).await?));
@@ -82,12 +82,12 @@ impl SentEvents {
     }
 
     /// How far the events of a name are accepted.
-    pub async fn sent_order(&self, tenant: &Name, event_name: &Name) -> Result<SentOrder, DispatchError> {
+    pub async fn sent_order(&self, tenant: &Name, event_name: &Name) -> Result<SentOrder, ComponentError> {
         Ok(self.records.order(tenant, event_name).await?)
     }
 
     /// Whether every sender keeps the order by now: then a reader may continue from a watermark.
-    pub async fn senders_keep_order(&self) -> Result<bool, DispatchError> {
+    pub async fn senders_keep_order(&self) -> Result<bool, ComponentError> {
         if self.in_order.load(Ordering::Relaxed) {
             return Ok(true);
         }
@@ -105,7 +105,7 @@ impl SentEvents {
         tenant: &Name,
         event_name: &Name,
         place: &str,
-    ) -> Result<Published, DispatchError> {
+    ) -> Result<Published, ComponentError> {
         match self.records.raise_watermark(tenant, event_name, place).await? {
             Answer::Done(_) => Ok(Published::Done),
             Answer::Refused(there) => match there.and_then(|there| there.watermark) {
@@ -118,7 +118,7 @@ impl SentEvents {
     }
 
     /// From now on no event of the tenant gets a place before `floor`.
-    pub async fn raise_sent_floor(&self, tenant: &Name, floor: Millis) -> Result<(), DispatchError> {
+    pub async fn raise_sent_floor(&self, tenant: &Name, floor: Millis) -> Result<(), ComponentError> {
         if self.floors.lock().is_ok_and(|known| known.get(tenant).is_some_and(|known| *known >= floor)) {
             return Ok(());
         }

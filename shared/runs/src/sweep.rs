@@ -16,8 +16,8 @@ use super::{
     wake::{ExternalAppend, Woken, run_message},
 };
 use crate::{RunDriver, RunSweep};
-use ledgerline_outbox::{DispatchError, Message, Sweeper};
-use ledgerline_store::due_parts::{Part, Place, parts};
+use ledgerline_outbox::{ComponentError, Message, Sweeper};
+use ledgerline_store::sweep_shards::{Part, Place, parts};
 
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
 const AHEAD_MS: u64 = 150_000;
@@ -56,12 +56,12 @@ pub struct RunsSwept {
 
 impl RunSweep {
     /// Handles runs and timers whose time has come, for at most `BUDGET`.
-    pub async fn sweep_runs(&self) -> Result<RunsSwept, DispatchError> {
+    pub async fn sweep_runs(&self) -> Result<RunsSwept, ComponentError> {
         self.sweep_runs_until(Instant::now() + BUDGET).await
     }
 
     /// The same until `deadline`. Some are handled even if the deadline has passed.
-    pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, DispatchError> {
+    pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, ComponentError> {
         let mut place: Option<Place> = self.due.place().await?;
         let mut swept = RunsSwept::default();
         let mut failure = None;
@@ -106,7 +106,7 @@ impl RunSweep {
         &self,
         stored: &mut Option<Place>,
         place: Option<Place>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if *stored != place {
             self.due.note_place(place).await?;
         }
@@ -120,7 +120,7 @@ impl RunSweep {
         part: Part,
         deadline: Instant,
         swept: &mut RunsSwept,
-    ) -> Result<Option<Millis>, DispatchError> {
+    ) -> Result<Option<Millis>, ComponentError> {
         let (now, mut from) = (self.emitter.now(), part.from);
         // Many records may be due at the same millisecond, and a page ends anywhere.
         let mut seen: HashSet<ControlKey> = HashSet::new();
@@ -181,7 +181,7 @@ impl RunSweep {
     }
 
     /// A run that was created, woken or acquired, and not visited in time.
-    async fn sweep_run(&self, key: &ControlKey) -> Result<bool, DispatchError> {
+    async fn sweep_run(&self, key: &ControlKey) -> Result<bool, ComponentError> {
         let Some((tenant, run_id)) = keys::parse_run_partition(&key.pk) else { return Ok(false) };
         let tenant = Name::stored("tenantId", tenant)?;
         let now = self.emitter.now();
@@ -206,7 +206,7 @@ impl RunSweep {
     }
 
     /// A timer of a sleep, a retry or a timeout. A runner decides what follows; for an external run the sweep does.
-    async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, DispatchError> {
+    async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, ComponentError> {
         let nothing = Seen::default();
         let Some(wait) = self.runs.waits.get(key).await? else { return Ok(nothing) };
         let Some(due_at) = wait.due_at else { return Ok(nothing) };

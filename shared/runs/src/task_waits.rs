@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::wake::{ExternalAppend, Woken};
 use crate::{RunDriver, TaskWaits};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 impl TaskWaits {
     /// A task that a run started has ended by this event.
-    pub async fn on_task_ended(&self, run_id: &Name, end: &Event) -> Result<(), DispatchError> {
+    pub async fn on_task_ended(&self, run_id: &Name, end: &Event) -> Result<(), ComponentError> {
         let mut event = end.clone();
         self.timeline.restore(&mut event).await?;
         let property = |name: &str| event.properties.get(name).cloned();
@@ -42,7 +42,7 @@ impl TaskWaits {
         run_id: &Name,
         job_id: &Name,
         failed_task: Option<&Name>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let ended = match failed_task {
             None => json!({ "state": "completed", "output": { "jobId": job_id } }),
             Some(task) => {
@@ -58,7 +58,7 @@ impl TaskWaits {
         run_id: &Name,
         (entity_type, entity_id): (&str, &Name),
         ended: Value,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let key = keys::run_awaits(tenant, run_id, entity_type, entity_id);
         let Some(wait) = self.runs.waits.get(&key).await? else { return Ok(()) };
         let Value::Object(ended) = ended else { return Ok(()) };

@@ -6,11 +6,11 @@ use ledgerline_event::{Invalid, LogDraft, LogEvent, Name, RunEventType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Appended, LogEntry, PastEvent, RunLease, RunLog, derived_records::wait_key, ending::is_last};
+use super::{Appended, LogEntry, PastEvent, RunLease, RunLog, derived_records::wait_key, end_run::is_last};
 use crate::{RunLogs, Runs};
-use ledgerline_outbox::{DispatchError, Message, Queue, group};
+use ledgerline_outbox::{ComponentError, Message, Queue, message_group};
 use ledgerline_store::{
-    Answer, Appender, Hindrance, LogGuard, Patience, PutLogEntry, RunWrite, Waiter, keys, wait_for_turn,
+    Answer, Appender, LogGuard, PutLogEntry, RequestRetry, RetryCause, RunWrite, Waiter, keys, wait_for_turn,
 };
 
 /// The run that a runner is asked to execute.
@@ -78,7 +78,7 @@ pub enum EventTaken {
 
 impl RunLogs {
     /// Appends the event after the last one in the log.
-    pub async fn wake_run(&self, append: ExternalAppend<'_>) -> Result<Woken, DispatchError> {
+    pub async fn wake_run(&self, append: ExternalAppend<'_>) -> Result<Woken, ComponentError> {
         self.wake_run_as(self.emitter.new_event_id(), append).await
     }
 
@@ -87,10 +87,10 @@ impl RunLogs {
         &self,
         event_id: Name,
         append: ExternalAppend<'_>,
-    ) -> Result<Woken, DispatchError> {
+    ) -> Result<Woken, ComponentError> {
         let ExternalAppend { tenant, run_id, draft, guards, expected_wake_count } = append;
         let nonce = self.emitter.new_event_id();
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let Some(last) = self.last_entry(tenant, run_id).await? else { return Ok(Woken::Ended) };
             let Some(newest) = last.events.last() else { return Ok(Woken::Ended) };
@@ -111,7 +111,7 @@ impl RunLogs {
             }
             match write.send().await? {
                 PutLogEntry::Done => return Ok(Woken::Appended(event)),
-                PutLogEntry::PlaceTaken => wait_for_turn(&mut patience, Hindrance::Behind).await?,
+                PutLogEntry::PlaceTaken => wait_for_turn(&mut retries, RetryCause::Behind).await?,
                 PutLogEntry::Refused(_) => return Ok(Woken::Refused),
             }
         }
@@ -125,7 +125,7 @@ impl Runs {
         tenant: &Name,
         run_id: &Name,
         driver: RunDriver,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         match driver {
             RunDriver::Runner => self.enqueue_run(tenant, run_id, 0).await,
             RunDriver::ExternalProgram => self.settle_run(tenant, run_id).await,
@@ -138,13 +138,13 @@ impl Runs {
         tenant: &Name,
         run_id: &Name,
         delay_seconds: u64,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let message = run_message(tenant, run_id, delay_seconds)?;
         self.queues.send_messages(vec![message]).await
     }
 
     /// Marks a wait of a run as called, and sees to it that the run looks for the event.
-    pub async fn call_run(&self, tenant: &Name, waiter: &Waiter) -> Result<(), DispatchError> {
+    pub async fn call_run(&self, tenant: &Name, waiter: &Waiter) -> Result<(), ComponentError> {
         let wait = &waiter.wait;
         let now = self.emitter.now();
         match self.records.call_wait(tenant, &wait.run_id, &wait.entity_id, now).await? {
@@ -160,7 +160,7 @@ impl Runs {
         log: &mut RunLog,
         past: &PastEvent,
         lease: &RunLease,
-    ) -> Result<EventTaken, DispatchError> {
+    ) -> Result<EventTaken, ComponentError> {
         let guards = [not_consumed(past)];
         match self.logs.append_with(log, &[completion(past)], Some(lease), &guards).await? {
             Appended::Done(entry) => Ok(EventTaken::Done(entry)),
@@ -171,7 +171,11 @@ impl Runs {
     }
 
     /// Completes a wait of an external run. Answers whether it did.
-    pub async fn take_event_externally(&self, log: &RunLog, past: &PastEvent) -> Result<bool, DispatchError> {
+    pub async fn take_event_externally(
+        &self,
+        log: &RunLog,
+        past: &PastEvent,
+    ) -> Result<bool, ComponentError> {
         let Some(wait) = log.history.waits().get(&past.wait_id) else { return Ok(false) };
         let waiter = wait_key(&log.tenant, &log.run_id, &past.wait_id, &wait.what);
         let woken = self
@@ -192,7 +196,7 @@ impl Runs {
 pub(crate) fn run_message(tenant: &Name, run_id: &Name, delay_seconds: u64) -> Result<Message, Invalid> {
     let message = RunMessage { tenant_id: tenant.clone(), run_id: run_id.clone() };
     let body = serde_json::to_string(&message).map_err(|error| Invalid::new("message", error.to_string()))?;
-    Ok(Message { queue: Queue::Runs, group: group(tenant), body, delay_seconds })
+    Ok(Message { queue: Queue::Runs, group: message_group(tenant), body, delay_seconds })
 }
 
 /// The event is consumed by the run, once.

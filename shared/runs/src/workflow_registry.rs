@@ -7,7 +7,7 @@ use ledgerline_event::{Invalid, Name};
 
 use super::{RunRecord, wake::run_message};
 use crate::WorkflowRegistry;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// How long a note about a refused run is kept. Each refusal puts it anew.
 const REFUSED_SECONDS: u64 = 24 * 60 * 60;
@@ -17,7 +17,7 @@ impl WorkflowRegistry {
     pub async fn publish_workflows(
         &self,
         workflows: impl IntoIterator<Item = (String, Vec<String>)>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         for (name, versions) in workflows {
             self.records.put(&name, &versions, self.emitter.now()).await?;
             self.enqueue_refused(&name, &versions).await?;
@@ -27,7 +27,7 @@ impl WorkflowRegistry {
 
     /// Notes that a runner has refused a run: a runner that publishes the run's workflow wakes it. Without
     /// this note a runner visits the run again all the same, only later.
-    pub async fn note_refused(&self, tenant: &Name, run: &RunRecord) -> Result<(), DispatchError> {
+    pub async fn note_refused(&self, tenant: &Name, run: &RunRecord) -> Result<(), ComponentError> {
         let ttl = self.emitter.now().seconds().plus(REFUSED_SECONDS);
         self.records.put_refused(tenant, run, ttl).await?;
         Ok(())
@@ -35,7 +35,7 @@ impl WorkflowRegistry {
 
     /// Sends those runs to the runners again that were refused for lack of a workflow, or a version, that is
     /// there now.
-    async fn enqueue_refused(&self, workflow: &str, versions: &[String]) -> Result<(), DispatchError> {
+    async fn enqueue_refused(&self, workflow: &str, versions: &[String]) -> Result<(), ComponentError> {
         for row in self.records.refused(workflow).await? {
             if row.version.as_ref().is_some_and(|version| !versions.contains(version)) {
                 continue;
@@ -49,13 +49,13 @@ impl WorkflowRegistry {
     }
 
     /// The workflows that some runner has.
-    pub async fn runnable_workflows(&self) -> Result<BTreeSet<String>, DispatchError> {
+    pub async fn runnable_workflows(&self) -> Result<BTreeSet<String>, ComponentError> {
         let rows = self.records.all().await?;
         Ok(rows.into_iter().map(|row| row.name).collect())
     }
 
     /// Refuses a workflow that no runner has published. As long as none has published any, every workflow passes.
-    pub async fn check_runnable(&self, workflow: &Name) -> Result<(), DispatchError> {
+    pub async fn check_runnable(&self, workflow: &Name) -> Result<(), ComponentError> {
         if self.known.lock().is_ok_and(|known| known.contains(workflow.as_str())) {
             return Ok(());
         }

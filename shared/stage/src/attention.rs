@@ -4,7 +4,7 @@
 //! Each note is one line: what is wrong, since when, and the command that shows more. The reads are bounded, so that
 //! asking costs the same however much is wrong; counts say `atLeast` where counting stopped.
 
-mod swept;
+mod late_sweeps;
 mod unserved;
 
 use ledgerline_event::{Millis, Name};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use ledgerline_drains::{DrainerState, Drainers, ParkedStarts, ParkedState, Sweep};
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{FailedDeliveries, Rows, Sweeps};
 
 /// Counting stops here.
@@ -108,7 +108,7 @@ impl Attention {
         &self,
         tenant: &Name,
         drainers: &[DrainerState],
-    ) -> Result<Vec<Note>, DispatchError> {
+    ) -> Result<Vec<Note>, ComponentError> {
         let command =
             |rest: &str| Some(format!("ledgerline {} --tenant '{tenant}' {rest}", self.ledger_flag));
         let mut notes: Vec<Note> = drainers.iter().flat_map(|state| of_drainer(state, &command)).collect();
@@ -124,7 +124,7 @@ impl Attention {
         &self,
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Note>, DispatchError> {
+    ) -> Result<Option<Note>, ComponentError> {
         let page = self.parked.parked(tenant, false, MANY, None).await?;
         let Some(newest) = page.items.iter().find(|start| start.state == ParkedState::Parked) else {
             return Ok(None);
@@ -151,7 +151,7 @@ impl Attention {
         &self,
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Note>, DispatchError> {
+    ) -> Result<Option<Note>, ComponentError> {
         let page = self.failed_deliveries.list(tenant, false, MANY, None).await?;
         let Some(newest) = page.items.first() else { return Ok(None) };
         let (count, at_least) = (page.items.len(), page.cursor.is_some());

@@ -5,8 +5,8 @@
 //! command line make a [`Stage`].
 
 mod attention;
-mod stage;
+mod components;
 mod start_effects;
 
 pub use attention::{Attention, Note, NoteKind};
-pub use stage::{Stage, StageOptions};
+pub use components::{Stage, StageOptions};

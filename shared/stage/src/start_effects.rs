@@ -4,7 +4,7 @@ use ledgerline_drains::{PlanError, StartRequest};
 use ledgerline_event::{Event, Kind, Name, Properties, catalogue::JobCreated};
 use ledgerline_jobs::{TaskStart, Tasks};
 use ledgerline_ledger::{EmitError, Emitter};
-use ledgerline_outbox::{DispatchError, Effects, SentEvent};
+use ledgerline_outbox::{ComponentError, Effects, SentEvent};
 use ledgerline_runs::{SentEvents, new_run};
 use ledgerline_subscription::{Kind as WorkflowKind, fill};
 use serde_json::Value;
@@ -38,7 +38,7 @@ impl Starters {
                 };
                 match self.tasks.task_effects(emitter, start).await {
                     Ok((_, effects)) => Ok((request_id, effects)),
-                    Err(DispatchError::Invalid(invalid)) => Err(PlanError::Invalid(invalid.to_string())),
+                    Err(ComponentError::Invalid(invalid)) => Err(PlanError::Invalid(invalid.to_string())),
                     Err(error) => Err(error.into()),
                 }
             }
@@ -75,7 +75,7 @@ impl Starters {
                 let id = sent.event_id.clone();
                 match self.sent.sent_effects(emitter, sent).await {
                     Ok(effects) => Ok((id, effects)),
-                    Err(DispatchError::Invalid(invalid)) => Err(PlanError::Invalid(invalid.to_string())),
+                    Err(ComponentError::Invalid(invalid)) => Err(PlanError::Invalid(invalid.to_string())),
                     Err(error) => Err(error.into()),
                 }
             }

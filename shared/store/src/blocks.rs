@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::drain_states::{LEASE_IS_HELD, update_item};
 use crate::{
-    Cancelled, ControlTable, ParkedStart, Patience, RowBefore, StoreError, build_error, cancelled, keys,
+    Cancelled, ControlTable, ParkedStart, RequestRetry, RowBefore, StoreError, build_error, cancelled, keys,
     number, parked_starts, read, text, wait_for_turn,
 };
 
@@ -341,13 +341,13 @@ impl BlockWrites<'_> {
         };
         let writes = std::iter::once(guard).chain(self.writes).collect();
         let transaction = self.table.transaction().set_transact_items(Some(writes));
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             match cancelled(transaction.clone().send().await)? {
                 None => return Ok(BlocksWritten::Done),
                 Some(Cancelled::Refused(which)) if which.contains(&0) => return Ok(BlocksWritten::LeaseLost),
                 Some(Cancelled::Refused(_)) => return Ok(BlocksWritten::Changed),
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut patience, why).await?,
+                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::{
 
 use serde::de::DeserializeOwned;
 
-use crate::{Patience, StoreError, read};
+use crate::{RequestRetry, StoreError, read};
 
 /// What became of it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub async fn conditionally<T: DeserializeOwned>(
     let update = update
         .return_values(ReturnValue::AllNew)
         .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
-    let mut patience = Patience::default();
+    let mut retries = RequestRetry::default();
     loop {
         match update.clone().send().await {
             Ok(answer) => return Ok(Answer::Done(read(answer.attributes.unwrap_or_default())?)),
@@ -36,7 +36,7 @@ pub async fn conditionally<T: DeserializeOwned>(
                 };
                 return Ok(Answer::Refused(there.item.map(read).transpose()?));
             }
-            Err(error) => patience.wait_after(StoreError::new("UpdateItem", error)).await?,
+            Err(error) => retries.wait_after(StoreError::new("UpdateItem", error)).await?,
         }
     }
 }

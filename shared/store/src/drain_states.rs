@@ -10,8 +10,8 @@ use ledgerline_event::{Millis, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AnnouncedWatermarks, Answer, ControlTable, Epochs, Fault, MarkStamp, Patience, StoreError, Watermarks,
-    build_error, conditionally, keys, marks, number, read, text,
+    AnnouncedWatermarks, Answer, ControlTable, Epochs, Fault, MarkStamp, RequestRetry, StoreError,
+    Watermarks, build_error, conditionally, dirty_marks, keys, number, read, text,
 };
 
 /// The condition of everything that a holder of the lease writes.
@@ -295,7 +295,7 @@ impl DrainStates {
             .expression_attribute_values(":next", number(planned.fence + 1))
             .expression_attribute_values(":rewinds", number(planned.rewinds + 1))
             .expression_attribute_values(":now", number(now.get()));
-        let mark = marks::of_rewind(&self.table, (tenant, drainer), planned.fence + 1, stamp);
+        let mark = dirty_marks::of_rewind(&self.table, (tenant, drainer), planned.fence + 1, stamp);
         match transact(&self.table, [update_item(update)?, update_item(mark)?]).await {
             Ok(()) => Ok(RewindWritten::Done),
             Err(error) if matches!(error.fault, Fault::Refused | Fault::Conflict) => Ok(RewindWritten::Moved),
@@ -336,14 +336,14 @@ pub(crate) async fn transact<const N: usize>(
     writes: [TransactWriteItem; N],
 ) -> Result<(), StoreError> {
     let transaction = table.transaction().set_transact_items(Some(writes.into()));
-    let mut patience = Patience::default();
+    let mut retries = RequestRetry::default();
     loop {
         let sent = transaction.clone().send().await;
         let Err(error) = sent.map_err(|error| StoreError::new("TransactWriteItems", error)) else {
             return Ok(());
         };
         // A drain writes the same record all the time: that passes. A condition that does not hold stays so.
-        patience.wait_after(error).await?;
+        retries.wait_after(error).await?;
     }
 }
 

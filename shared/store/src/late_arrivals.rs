@@ -1,4 +1,4 @@
-//! The saver's side of the handshake with the drainers.
+//! Late arrivals: pointers to events that were saved behind a watermark, as the saver puts them and as drainers read them.
 //!
 //! A drainer publishes a watermark and only then reads; a saver puts an event and only then
 //! reads the watermarks. So either the saver saw a watermark below its event, and the drainer
@@ -17,7 +17,7 @@ use crate::{AnnouncedWatermarks, ControlTable, Fault, StoreError, keys, read, te
 /// More rounds than any drainer's pace explains; the record is then given back to the queue.
 const MAX_ROUNDS: u32 = 20;
 
-/// A pointer to a late arrival.
+/// A pointer as it is stored.
 #[derive(Debug, Serialize)]
 struct Pointer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,6 +38,26 @@ pub struct Confirmed<'a> {
     pub sk: &'a str,
     /// When it expires.
     pub ttl: Option<Seconds>,
+}
+
+/// A pointer to a late arrival.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatePointer {
+    /// Its place among the late arrivals: what a cursor holds.
+    pub key: String,
+    /// Above every watermark of late arrivals when the saver looked.
+    pub stamp: Millis,
+    /// The sort key of the event.
+    pub event_sk: String,
+}
+
+/// Some pointers, in their order.
+#[derive(Clone, Debug)]
+pub struct LatePointerPage {
+    /// The pointers.
+    pub pointers: Vec<LatePointer>,
+    /// Whether there may be more.
+    pub more: bool,
 }
 
 /// The late arrivals of all tenants.
@@ -114,5 +134,35 @@ impl LateArrivals {
             }
         }
         Ok(late)
+    }
+
+    /// A tenant's pointers after a cursor.
+    pub async fn pointers_after(
+        &self,
+        tenant: &Name,
+        cursor: &str,
+        limit: i32,
+    ) -> Result<LatePointerPage, StoreError> {
+        let answer = self
+            .table
+            .partition(&keys::late_lane(tenant))
+            .key_condition_expression("PK = :pk AND SK > :after")
+            .expression_attribute_values(":after", text(if cursor.is_empty() { "0" } else { cursor }))
+            .limit(limit)
+            .send()
+            .await
+            .map_err(|error| StoreError::new("Query", error))?;
+        let pointer = |key: &String| {
+            let (stamp, event_sk) = keys::parse_late_pointer(key)?;
+            Some(LatePointer { key: key.clone(), stamp, event_sk: event_sk.to_owned() })
+        };
+        let pointers = answer.items().iter().map(|item| {
+            let key = item.get("SK").and_then(|sk| sk.as_s().ok());
+            key.and_then(pointer).ok_or_else(|| {
+                StoreError::unreadable("Query", "a row among the late arrivals is not a pointer")
+            })
+        });
+        let pointers = pointers.collect::<Result<_, _>>()?;
+        Ok(LatePointerPage { pointers, more: answer.last_evaluated_key.is_some() })
     }
 }

@@ -7,29 +7,27 @@
 
 mod api_keys;
 mod blocks;
-mod busy_marks;
+mod busy_tenants;
 mod claims;
 mod conditional_update;
+mod dirty_marks;
 mod drain_progress;
 mod drain_states;
-pub mod due_parts;
 mod epochs;
+mod event_idempotency;
 mod failed_deliveries;
-mod first_requests;
-mod health_place;
-mod idempotency_marker;
+mod health_check_progress;
 mod job_records;
 mod kept_messages;
 pub mod keys;
 mod late_arrivals;
-mod late_pointers;
 mod listing;
-mod marks;
 mod parked_starts;
-mod patience;
-mod payloads;
+mod payload_bucket;
 mod record_stream;
 mod repairs;
+mod request_idempotency;
+mod request_retry;
 mod rounds;
 mod rows;
 mod run_hooks;
@@ -41,6 +39,7 @@ mod runnable_workflows;
 mod sent_events;
 mod store_error;
 mod subscriptions;
+pub mod sweep_shards;
 mod sweeps;
 mod table;
 mod task_records;
@@ -56,36 +55,35 @@ pub use blocks::{
     Block, BlockRecords, BlockWrites, BlocksWritten, Cause, Member, OperatorAction, OperatorRequest,
     StoredBlocks,
 };
-pub use busy_marks::{BusyChange, BusyMark, BusyMarks, BusyRemoval};
+pub use busy_tenants::{BusyChange, BusyMark, BusyMarks, BusyRemoval};
 pub use claims::{Claim, ClaimChange, ClaimState, Claimed, Claims, StoredClaim};
 pub use conditional_update::{Answer, conditionally, number, text};
+pub use dirty_marks::{Mark, MarkPlace, MarkRecords, MarkStamp};
 pub use drain_progress::{Blocked, Halted, LeaseChange, Oldest, Progress};
 pub use drain_states::{
     DrainState, DrainStates, HolderWoken, LeaseRequest, LeaseWrite, RewindWrite, RewindWritten,
 };
 pub use epochs::{Epochs, Rewound};
+pub use event_idempotency::{IdempotencyMarkers, LIFETIME_SECONDS, Marker};
 pub use failed_deliveries::{FailedDeliveries, FailedDelivery, FailurePage, FailureState, Kept};
-pub use first_requests::{FirstRequest, FirstRequests, KeyedPut, KeyedRequest, free_at};
-pub use health_place::{HealthPlace, HealthPlaces};
-pub use idempotency_marker::{IdempotencyMarkers, LIFETIME_SECONDS, Marker};
+pub use health_check_progress::{HealthPlace, HealthPlaces};
 pub use job_records::{
     EarlyAddition, EndsCount, JobEnd, JobInput, JobNode, JobRecord, JobRecords, JobUpdate, JobWrite, PutNew,
     StartsClaim, TaskAddition, TaskOutcome, TaskStartRow,
 };
 pub use kept_messages::{KeptMessage, KeptMessages};
 pub use keys::ControlKey;
-pub use late_arrivals::{Confirmed, LateArrivals};
-pub use late_pointers::{LatePointer, LatePointerPage, LatePointers};
+pub use late_arrivals::{Confirmed, LateArrivals, LatePointer, LatePointerPage};
 pub use listing::ListCursor;
-pub use marks::{Mark, MarkPlace, MarkRecords, MarkStamp};
 pub use parked_starts::{
     ParkedBecause, ParkedFilter, ParkedPage, ParkedStart, ParkedStartRecords, ParkedState, ParkedWrite,
     RowBefore, StartKeys, StoredStart,
 };
-pub use patience::{Hindrance, Patience};
-pub use payloads::Payloads;
+pub use payload_bucket::Payloads;
 pub use record_stream::RecordStream;
 pub use repairs::{JobListing, Repair, Repairs, RunRepair};
+pub use request_idempotency::{FirstRequest, FirstRequests, KeyedPut, KeyedRequest, free_at};
+pub use request_retry::{RequestRetry, RetryCause};
 pub use rounds::{RoundRecord, RoundRecords, RoundWrite};
 pub use rows::{ListPlace, ListedKeys, Row, Rows};
 pub use run_hooks::{HookRecord, HookRecords};

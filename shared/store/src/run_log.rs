@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    Cancelled, ControlKey, ControlTable, HookRecord, Patience, StoreError, WaitRecord, build_error,
+    Cancelled, ControlKey, ControlTable, HookRecord, RequestRetry, StoreError, WaitRecord, build_error,
     cancelled, keys, number, read, text, wait_for_turn,
 };
 
@@ -443,7 +443,7 @@ impl RunLogWrite<'_> {
                 Err(error) => Err(StoreError::new("PutItem", error)),
             };
         }
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let put = self.table.put_for_transaction(&key, self.entry)?;
             let put = put.condition_expression("attribute_not_exists(PK)").build().map_err(build_error)?;
@@ -460,7 +460,7 @@ impl RunLogWrite<'_> {
                     let parts = positions.iter().filter_map(|position| self.writes.get(position - 1));
                     return Ok(PutLogEntry::Refused(RefusedParts::of(parts.map(|(part, _)| part))));
                 }
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut patience, why).await?,
+                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

@@ -7,8 +7,8 @@ use ledgerline_event::{Context, Millis, Name, RunState};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Answer, Cancelled, ControlKey, ControlTable, ListCursor, LogEntryRow, Patience, StoreError, build_error,
-    cancelled, conditionally, keys, number, text, wait_for_turn,
+    Answer, Cancelled, ControlKey, ControlTable, ListCursor, LogEntryRow, RequestRetry, StoreError,
+    build_error, cancelled, conditionally, keys, number, text, wait_for_turn,
 };
 
 /// A run as it is stored, without its log.
@@ -239,7 +239,7 @@ impl RunRecords {
         first: &LogEntryRow,
     ) -> Result<RunCreation, StoreError> {
         let key = keys::run(tenant, &record.run_id);
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let mut transaction = self.table.transaction();
             for put in [
@@ -253,7 +253,7 @@ impl RunRecords {
             match cancelled(transaction.send().await)? {
                 None => return Ok(RunCreation::Created),
                 Some(Cancelled::Refused(_)) => return Ok(RunCreation::Exists(self.table.get(&key).await?)),
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut patience, why).await?,
+                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

@@ -3,9 +3,8 @@
 use ledgerline_event::Millis;
 
 use crate::{
-    ControlKey, ControlTable, StoreError,
-    due_parts::{Part, Place},
-    keys,
+    ControlKey, ControlTable, StoreError, keys,
+    sweep_shards::{Part, Place},
 };
 
 /// The due runs and timers, and the place of their sweep.

@@ -105,7 +105,7 @@ fn cancellation<E: Error + 'static>(error: &E) -> Option<Fault> {
     }
 }
 
-/// A refusal decides whatever else was in the way, then a mistake; throttling asks for more patience than a conflict.
+/// A refusal decides whatever else was in the way, then a mistake; throttling asks for longer pauses than a conflict.
 pub(crate) fn fault_of_cancellation<'a>(reasons: impl Iterator<Item = &'a str>) -> Fault {
     let faults: Vec<Fault> = reasons.filter(|code| *code != "None").map(fault_of).collect();
     let weightiest = [Fault::Refused, Fault::Rejected, Fault::Throttled, Fault::Conflict];

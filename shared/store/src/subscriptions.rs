@@ -6,7 +6,7 @@ use ledgerline_event::Name;
 use ledgerline_subscription::Subscription;
 
 use crate::drain_states::{count_subscription_change, transact, update_item};
-use crate::{ControlKey, ControlTable, MarkStamp, StoreError, build_error, keys, marks};
+use crate::{ControlKey, ControlTable, MarkStamp, StoreError, build_error, dirty_marks, keys};
 
 /// Reads and changes subscriptions.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl SubscriptionRecords {
     ) -> Result<(), StoreError> {
         let whose = (&subscription.tenant_id, &subscription.drainer_id);
         let count = count_subscription_change(&self.table, whose, begin, stamp.now);
-        let mark = marks::of_change(&self.table, whose, stamp);
+        let mark = dirty_marks::of_change(&self.table, whose, stamp);
         transact(&self.table, [write, update_item(count)?, update_item(mark)?]).await
     }
 }

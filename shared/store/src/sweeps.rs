@@ -3,8 +3,8 @@
 use ledgerline_event::Millis;
 use serde::{Deserialize, Serialize};
 
-use crate::due_parts::Place;
 use crate::keys::ControlKey;
+use crate::sweep_shards::Place;
 use crate::{ControlTable, StoreError};
 
 /// When a sweep last came to its end.

@@ -16,7 +16,7 @@ use ledgerline_event::Millis;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::keys::{self, ControlKey};
-use crate::{Fault, Hindrance, Patience, StoreError};
+use crate::{Fault, RequestRetry, RetryCause, StoreError};
 
 /// The index of records that something must be done about at a time of their own: only those with
 /// the attributes `dueShard` and `dueAt` are in it.
@@ -218,7 +218,7 @@ impl ControlTable {
         let mut found = Vec::new();
         for keys in keys.chunks(READ_AT_ONCE) {
             let mut wanted: Vec<Item> = keys.iter().map(key_item).collect();
-            let mut patience = Patience::default();
+            let mut patience = RequestRetry::default();
             while !wanted.is_empty() {
                 let some = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
                 let some = some.map_err(|error| StoreError::unreadable("BatchGetItem", error.to_string()))?;
@@ -242,7 +242,7 @@ impl ControlTable {
                     .map_err(|error| StoreError::unreadable("BatchWriteItem", error.to_string()))
             };
             let mut wanted: Vec<WriteRequest> = records.iter().map(put).collect::<Result<_, _>>()?;
-            let mut patience = Patience::default();
+            let mut patience = RequestRetry::default();
             while !wanted.is_empty() {
                 let answer = self.dynamo.batch_write_item().request_items(&self.name, wanted).send().await;
                 let answer = answer.map_err(|error| StoreError::new("BatchWriteItem", error))?;
@@ -316,13 +316,13 @@ pub(crate) fn key_of(item: &Item) -> Option<ControlKey> {
 /// A table that does part of a batch throttles: the caller asks for the rest after a pause, and not for ever.
 async fn wait_for_rest(
     operation: &'static str,
-    patience: &mut Patience,
+    patience: &mut RequestRetry,
     rest: usize,
 ) -> Result<(), StoreError> {
     if rest == 0 {
         return Ok(());
     }
-    let waited = patience.wait(operation, Hindrance::Throttled).await;
+    let waited = patience.wait(operation, RetryCause::Throttled).await;
     waited.map_err(|error| StoreError { message: format!("{rest} of a batch were not done"), ..error })
 }
 

@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::{
     error::SdkError, operation::transact_write_items::TransactWriteItemsError, types::CancellationReason,
 };
 
-use crate::{Fault, Hindrance, Patience, StoreError};
+use crate::{Fault, RequestRetry, RetryCause, StoreError};
 
 /// Why a transaction was not done.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub enum Cancelled {
     /// These writes were refused by their conditions.
     Refused(Vec<usize>),
     /// Something that passes was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 /// What became of a transaction.
@@ -37,19 +37,19 @@ where
     }
     let was_cancelled = !reasons.is_empty();
     let error = StoreError::new("TransactWriteItems", error);
-    match Hindrance::of(error.fault) {
-        Some(hindrance) => Ok(Some(Cancelled::Busy(hindrance))),
+    match RetryCause::of(error.fault) {
+        Some(cause) => Ok(Some(Cancelled::Busy(cause))),
         // Cancelled for a reason that has no name here: it is met like a conflict.
         None if was_cancelled && error.fault == Fault::Unavailable => {
-            Ok(Some(Cancelled::Busy(Hindrance::Conflict)))
+            Ok(Some(Cancelled::Busy(RetryCause::Conflict)))
         }
         None => Err(error),
     }
 }
 
 /// Waits a moment before the next attempt, and not for ever.
-pub async fn wait_for_turn(patience: &mut Patience, why: Hindrance) -> Result<(), StoreError> {
-    patience.wait("TransactWriteItems", why).await
+pub async fn wait_for_turn(retries: &mut RequestRetry, why: RetryCause) -> Result<(), StoreError> {
+    retries.wait("TransactWriteItems", why).await
 }
 
 /// A request that cannot be built: a mistake in the program.

@@ -10,7 +10,7 @@ use crate::{
     difference::{Difference, What, fault_unless},
     records::Stamp,
 };
-use ledgerline_outbox::{ClaimState, DispatchError, RESUMED_AFTER_MS};
+use ledgerline_outbox::{ClaimState, ComponentError, RESUMED_AFTER_MS};
 
 /// Claims of one shard that are looked at.
 const LOOKED_AT: i32 = 1_000;
@@ -25,7 +25,7 @@ pub(crate) async fn overdue_claims(
     rows: &Rows,
     tenant: &Name,
     now: Millis,
-) -> Result<Vec<Difference>, DispatchError> {
+) -> Result<Vec<Difference>, ComponentError> {
     let task = keys::task(tenant, "");
     let job = keys::job_partition(tenant, "");
     let claim_of_job = keys::job_resume_claim(tenant, "", 0).pk;

@@ -23,7 +23,7 @@ use crate::{
     rows,
 };
 use ledgerline_drains::JOBS_DRAINER;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// What was saved or sent this recently may still be on its way to the next reader.
 pub(crate) const RECENT_MS: u64 = 60_000;
@@ -65,7 +65,7 @@ impl Verify {
         tenant: &Name,
         rebuild: bool,
         progress: Progress<'_>,
-    ) -> Result<Verified, DispatchError> {
+    ) -> Result<Verified, ComponentError> {
         let now = self.emitter.now();
         let settled = self.settled(tenant, now).await?;
         let mut folded = Folded::default();
@@ -101,7 +101,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         progress: Progress<'_>,
-    ) -> Result<Vec<(Name, TaskRows)>, DispatchError> {
+    ) -> Result<Vec<(Name, TaskRows)>, ComponentError> {
         let ids: Vec<&Name> = folded.tasks.keys().collect();
         let reads = ids.chunks(TASKS_AT_ONCE).map(|some| self.task_rows(tenant, some, folded).boxed());
         let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
@@ -125,7 +125,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         progress: Progress<'_>,
-    ) -> Result<Vec<(Name, JobRows)>, DispatchError> {
+    ) -> Result<Vec<(Name, JobRows)>, ComponentError> {
         let reads = folded.jobs.iter().map(|(id, job)| self.job_rows_of(tenant, id, Some(job)).boxed());
         let of = folded.jobs.len() as u64;
         let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
@@ -148,7 +148,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         rebuild: bool,
-    ) -> Result<Vec<Difference>, DispatchError> {
+    ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, rows) in suspects {
             for mut difference in rows.differences(tenant, &id, folded, now) {
@@ -169,7 +169,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         rebuild: bool,
-    ) -> Result<Vec<Difference>, DispatchError> {
+    ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, rows) in suspects {
             for mut difference in jobs::differences(tenant, &id, &rows, folded, now) {
@@ -190,7 +190,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         rebuild: bool,
-    ) -> Result<Vec<Difference>, DispatchError> {
+    ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, row) in orphans.rows {
             let Some(mut difference) = rows::orphan(&id, &row, folded, now) else { continue };
@@ -204,7 +204,7 @@ impl Verify {
     }
 
     /// What `jobs` must have handled by now.
-    async fn settled(&self, tenant: &Name, now: Millis) -> Result<Settled, DispatchError> {
+    async fn settled(&self, tenant: &Name, now: Millis) -> Result<Settled, ComponentError> {
         let drainer = Name::new("drainerId", JOBS_DRAINER)?;
         let record = self.drains.drain_state(tenant, &drainer).await?.unwrap_or_default();
         let undrained = self.late_arrivals.events_after(tenant, &record.late_cursor).await?;

@@ -20,7 +20,7 @@ use crate::{
     runs::{RunFold, run_of},
 };
 use ledgerline_jobs::{TaskOutcome, outcome_of, says_job};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// Events of one read.
 const PAGE: i32 = 1_000;
@@ -198,7 +198,7 @@ impl Verify {
         settled: &Settled,
         folded: &mut Folded,
         progress: Progress<'_>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let mut position = after.to_owned();
         loop {
             let (places, more) = self.timeline.after(tenant, &position, PAGE).await?;
@@ -222,7 +222,7 @@ impl Verify {
         tenant: &Name,
         settled: &Settled,
         folded: &mut Folded,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let read = folded.events;
         Box::pin(self.fold_ledger(tenant, &settled.cursor, settled, folded, &mut |_| {})).await?;
         folded.events = read;
@@ -249,7 +249,7 @@ impl Verify {
         mut place: Place,
         settled: &Settled,
         folded: &mut Folded,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if defines_tasks(&place.event) {
             self.timeline.restore(&mut place.event).await?;
         }

@@ -12,7 +12,7 @@ use crate::Verify;
 use crate::{fold::JobFold, records::Stamp};
 use ledgerline_drains::JOBS_DRAINER;
 use ledgerline_jobs::{JobEnd, JobNode, JobRecord, TaskOutcome, TaskRecord};
-use ledgerline_outbox::{DispatchError, Notice};
+use ledgerline_outbox::{ComponentError, Notice};
 
 /// A job's records.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Verify {
         tenant: &Name,
         id: &Name,
         job: Option<&JobFold>,
-    ) -> Result<(Name, JobRows), DispatchError> {
+    ) -> Result<(Name, JobRows), ComponentError> {
         let mut rows = JobRows::default();
         let before = self.jobs.records.get(tenant, id).await?;
         let partition = keys::job_partition(tenant, id);
@@ -106,7 +106,7 @@ impl Verify {
         id: &Name,
         job: Option<&JobFold>,
         rows: &mut JobRows,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let told = job.into_iter().flat_map(|job| &job.events).flat_map(|told| told.history.tasks().keys());
         let tasks: BTreeSet<&String> = told.chain(rows.nodes.keys()).chain(rows.ends.keys()).collect();
         // What is completed never begins again.
@@ -136,7 +136,7 @@ impl Verify {
     }
 
     /// Puts a job into the list of its state.
-    pub(crate) async fn relist_job(&self, tenant: &Name, job: &JobRecord) -> Result<Repair, DispatchError> {
+    pub(crate) async fn relist_job(&self, tenant: &Name, job: &JobRecord) -> Result<Repair, ComponentError> {
         let listing = JobListing {
             job: &keys::job(tenant, &job.job_id),
             is_completed: job.completed_at.is_some(),

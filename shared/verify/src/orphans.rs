@@ -16,7 +16,7 @@ use crate::{
     job_rows::JobRows,
 };
 use ledgerline_jobs::{JobRecord, SummaryRow};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// Rows of one read.
 const PAGE: i32 = 1_000;
@@ -49,7 +49,7 @@ impl Orphans {
 
 impl Verify {
     /// Everything that is in the lists of a tenant and not in its ledger.
-    pub(crate) async fn orphans(&self, tenant: &Name, folded: &Folded) -> Result<Orphans, DispatchError> {
+    pub(crate) async fn orphans(&self, tenant: &Name, folded: &Folded) -> Result<Orphans, ComponentError> {
         let mut orphans = Orphans::default();
         for state in [TaskState::Pending, TaskState::Processing, TaskState::Completed, TaskState::Failed] {
             let list = keys::tasks_in(tenant, state.as_str());
@@ -89,7 +89,7 @@ impl Verify {
         key: ControlKey,
         folded: &Folded,
         orphans: &mut Orphans,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let id = key.pk.strip_prefix(&keys::task(tenant, ""));
         let id = id.and_then(|id| Name::stored("requestId", id).ok());
         if id.as_ref().is_some_and(|id| folded.tasks.contains_key(id) || orphans.rows.contains_key(id)) {
@@ -112,7 +112,7 @@ impl Verify {
         key: ControlKey,
         folded: &Folded,
         orphans: &mut Orphans,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let id = key.pk.strip_prefix(&keys::job_partition(tenant, ""));
         let Some(id) = id.and_then(|id| Name::stored("jobId", id).ok()) else {
             let job = self.rows.get::<JobRecord>(&key).await?;

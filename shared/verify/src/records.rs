@@ -14,7 +14,7 @@ use crate::{
     rows,
 };
 use ledgerline_jobs::{Phase, SummaryRow, TaskOutcome, TaskRecord};
-use ledgerline_outbox::{ClaimState, DispatchError};
+use ledgerline_outbox::{ClaimState, ComponentError};
 
 /// What is stored of a task.
 pub(crate) struct TaskRows {
@@ -53,7 +53,7 @@ pub(crate) fn is_recent(at: Option<Millis>, now: Millis) -> bool {
 }
 
 impl Stored {
-    fn read(row: Row) -> Result<Self, DispatchError> {
+    fn read(row: Row) -> Result<Self, ComponentError> {
         let stamp: Stamp = row.view()?;
         Ok(Self { record: row.read()?, claimed_at: stamp.claimed_at })
     }
@@ -74,7 +74,7 @@ impl Verify {
         tenant: &Name,
         ids: &[&Name],
         folded: &Folded,
-    ) -> Result<Vec<(Name, TaskRows)>, DispatchError> {
+    ) -> Result<Vec<(Name, TaskRows)>, ComponentError> {
         let generation_of = |id: &Name| {
             let summary = folded.tasks.get(id).and_then(|task| task.whole().summary());
             summary.map_or(1, |summary| summary.generation)

@@ -11,7 +11,7 @@ use crate::{
     fold::{Folded, TaskFold, began},
 };
 use ledgerline_jobs::{SummaryRow, next_row};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// How a task's row differs from what the ledger tells.
 pub(crate) fn difference(
@@ -125,7 +125,7 @@ impl Verify {
         row: Option<&SummaryRow>,
         folded: &Folded,
         now: Millis,
-    ) -> Result<Repair, DispatchError> {
+    ) -> Result<Repair, ComponentError> {
         let Some(task) = folded.tasks.get(id) else { return Ok(Repair::ChangedMeanwhile) };
         let mut history = task.whole().into_owned();
         // What has expired is known to the row alone.
@@ -149,7 +149,7 @@ impl Verify {
         tenant: &Name,
         id: &Name,
         row: &SummaryRow,
-    ) -> Result<Repair, DispatchError> {
+    ) -> Result<Repair, ComponentError> {
         Ok(self.repairs.delete_summary(tenant, id, row.version).await?)
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     difference::{Difference, Standing, What, fault_unless},
     fold::Folded,
 };
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{RunLog, RunRecord};
 
 /// Runs of one read of a list.
@@ -71,7 +71,7 @@ impl Verify {
         now: Millis,
         rebuild: bool,
         progress: Progress<'_>,
-    ) -> Result<(u64, Vec<Difference>), DispatchError> {
+    ) -> Result<(u64, Vec<Difference>), ComponentError> {
         let ids = self.listed_runs(tenant).await?;
         let (mut differences, mut compared) = (Vec::new(), 0);
         let reads = ids.iter().map(|id| self.compare_run(tenant, id, folded, now, rebuild).boxed());
@@ -91,7 +91,7 @@ impl Verify {
         Ok((ids.len() as u64, differences))
     }
 
-    async fn listed_runs(&self, tenant: &Name) -> Result<Vec<Name>, DispatchError> {
+    async fn listed_runs(&self, tenant: &Name) -> Result<Vec<Name>, ComponentError> {
         let mut ids = BTreeSet::new();
         for state in RunState::ALL {
             let (list, mut before) = (keys::runs_in(tenant, state.as_str()), None);
@@ -115,7 +115,7 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         rebuild: bool,
-    ) -> Result<Vec<Difference>, DispatchError> {
+    ) -> Result<Vec<Difference>, ComponentError> {
         let key = keys::run(tenant, run_id);
         let Some(run) = self.rows.get::<RunRecord>(&key).await? else { return Ok(Vec::new()) };
         let (log, entries) = self.runs.logs.read_log(&run, tenant).await?;
@@ -174,7 +174,7 @@ impl Verify {
         told: &[&LogEvent],
         folded: &Folded,
         now: Millis,
-    ) -> Result<Vec<LogEvent>, DispatchError> {
+    ) -> Result<Vec<LogEvent>, ComponentError> {
         let expected = told.iter().filter(|event| {
             event.timestamp.plus(RECENT_MS) < now && !folded.may_have_lost(event.timestamp, false, now)
         });
@@ -202,7 +202,7 @@ impl Verify {
         key: &ControlKey,
         run: &RunRecord,
         log: &RunLog,
-    ) -> Result<Repair, DispatchError> {
+    ) -> Result<Repair, ComponentError> {
         let Some(logged) = log.history.run() else { return Ok(Repair::ChangedMeanwhile) };
         let state = logged.state.as_str();
         let repair = RunRepair {

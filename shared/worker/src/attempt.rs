@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use ledgerline_event::catalogue::{ErrorCategory, TaskProcessingStarted};
 use ledgerline_jobs::TaskLease;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval_at},
@@ -35,7 +35,7 @@ impl Worker {
     ) -> AttemptResult {
         let input = match self.tasks.input_of(&lease.message).await {
             Ok(input) => input,
-            Err(DispatchError::Invalid(invalid)) => {
+            Err(ComponentError::Invalid(invalid)) => {
                 let error = format!("the task cannot be run: {invalid}");
                 return AttemptResult::failed(error, ErrorCategory::Validation);
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ledgerline_event::catalogue::ErrorCategory;
 use ledgerline_jobs::{Acquisition, EndAnswer, TaskEnd, TaskLease, TaskMessage};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use tokio::{sync::watch, time::Instant};
 
 use super::{Worker, attempt_result::AttemptResult, retry_delay, task_queue::Delivery};
@@ -78,7 +78,7 @@ impl Worker {
         let mut end = end;
         let mut answer =
             self.retry_until_written(Some(lease), delivery, || self.tasks.end(lease, end.clone())).await;
-        if let (Err(DispatchError::Invalid(invalid)), TaskEnd::Completed { .. }) = (&answer, &end) {
+        if let (Err(ComponentError::Invalid(invalid)), TaskEnd::Completed { .. }) = (&answer, &end) {
             // The ledger cannot hold the output: the task has failed, and another attempt would fail, too.
             let error = format!("the output cannot be kept: {invalid}");
             end = TaskEnd::Failed { error, category: ErrorCategory::Validation };
@@ -155,9 +155,9 @@ impl Worker {
         lease: Option<&TaskLease>,
         delivery: &Delivery,
         mut write: impl FnMut() -> F,
-    ) -> Result<T, DispatchError>
+    ) -> Result<T, ComponentError>
     where
-        F: Future<Output = Result<T, DispatchError>>,
+        F: Future<Output = Result<T, ComponentError>>,
     {
         let mut lease = lease.cloned();
         let began = Instant::now();
@@ -182,16 +182,16 @@ impl Worker {
 }
 
 /// Whether the same call may succeed later.
-fn is_transient(error: &DispatchError) -> bool {
+fn is_transient(error: &ComponentError) -> bool {
     match error {
-        DispatchError::Store(_)
-        | DispatchError::NotCalled(_)
-        | DispatchError::Emit(_)
-        | DispatchError::Alert(_) => true,
-        DispatchError::Invalid(_)
-        | DispatchError::Unknown { .. }
-        | DispatchError::Illegal(_)
-        | DispatchError::Refused(_) => false,
+        ComponentError::Store(_)
+        | ComponentError::NotCalled(_)
+        | ComponentError::Emit(_)
+        | ComponentError::Alert(_) => true,
+        ComponentError::Invalid(_)
+        | ComponentError::Unknown { .. }
+        | ComponentError::Illegal(_)
+        | ComponentError::Refused(_) => false,
     }
 }
 
@@ -218,7 +218,7 @@ fn log_lost(lease: &TaskLease) {
     tracing::warn!(%task, attempt, "this worker lost the lease; the attempt does not count");
 }
 
-fn log_unwritten(lease: &TaskLease, error: &DispatchError) {
+fn log_unwritten(lease: &TaskLease, error: &ComponentError) {
     let (task, attempt) = (&lease.message.request_id, lease.attempt);
     tracing::error!(%task, attempt, %error, "could not write the result of the attempt; the task runs again when its lease expires");
 }

@@ -7,7 +7,7 @@ use ledgerline_event::{Invalid, Name, RunState};
 use ledgerline_ledger::{
     Clients, Emitter, LocalState, Names, NoLocalState, parameter, system_clock, telemetry::Metrics,
 };
-use ledgerline_outbox::{DispatchError, QueueUrls};
+use ledgerline_outbox::{ComponentError, QueueUrls};
 use ledgerline_runs::{
     EventSubmission, HookAnswer, HookPayload, RunDetails, RunRecord, RunSubmission, SubmittedEvent,
 };
@@ -48,7 +48,7 @@ pub enum ClientError {
     NoLocalMode(#[from] NoLocalState),
     /// The ledger refused the request or failed.
     #[error(transparent)]
-    Dispatch(#[from] DispatchError),
+    Dispatch(#[from] ComponentError),
     /// The run has ended, and not with an output.
     #[error("the run {run_id} has {}: {error}", if *.cancelled { "been cancelled" } else { "failed" })]
     Ended {

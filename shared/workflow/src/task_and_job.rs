@@ -14,7 +14,7 @@ use std::{
 use futures::future::BoxFuture;
 use ledgerline_event::{Kind, Name};
 use ledgerline_jobs::{JobSubmission, TaskSubmission};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::EventSubmission;
 use ledgerline_store::Fault;
 use serde::{Serialize, de::DeserializeOwned};
@@ -275,10 +275,10 @@ impl IntoFuture for SendEvent {
 }
 
 /// A request that can never succeed is not retried.
-fn submit_error(error: DispatchError) -> Error {
+fn submit_error(error: ComponentError) -> Error {
     match &error {
-        DispatchError::Invalid(_) | DispatchError::Refused(_) => Error::fatal(error.to_string()),
-        DispatchError::Store(store) if store.fault == Fault::Rejected => Error::fatal(error.to_string()),
+        ComponentError::Invalid(_) | ComponentError::Refused(_) => Error::fatal(error.to_string()),
+        ComponentError::Store(store) if store.fault == Fault::Rejected => Error::fatal(error.to_string()),
         _ => Error::retryable(error.to_string()),
     }
 }

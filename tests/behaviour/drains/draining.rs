@@ -135,7 +135,7 @@ async fn a_page_of_events_that_match_nothing_costs_three_requests_and_an_idle_te
     // Four pages: a read and a write each; once per visit the lease, the late lane, and the empty read at the end.
     assert!(requests <= 3 * 4, "{requests}");
 
-    // Marks are taken away by the sweep; after that nobody visits an idle tenant.
+    // Marks are taken away by the sweep; after that no sweep visits an idle tenant.
     ledger.dispatch.sweep.sweep(None).await.unwrap();
     ledger.store.embedded.reset_requests();
     let swept = ledger.dispatch.sweep.sweep(None).await.unwrap();

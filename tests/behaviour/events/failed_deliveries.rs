@@ -211,7 +211,7 @@ async fn while_slack_is_down_messages_go_back_to_the_queue_and_no_alert_is_sent_
     }
     for _ in 0..2 {
         let answer = handler.handle(batch.clone()).await;
-        assert_eq!(answer.batch_item_failures.len(), 3, "all go back while nobody is told");
+        assert_eq!(answer.batch_item_failures.len(), 3, "all go back while no alert can be sent");
         let kept = store.failed_deliveries().list(&name("ops"), false, 10, None).await.unwrap().items;
         assert_eq!(kept.len(), 3, "and all are kept, once");
         assert!(kept.iter().all(|failure| failure.alerted_at.is_none()));

@@ -98,5 +98,5 @@ async fn a_run_whose_lease_is_held_stays_due() {
     ledger.dispatch.runs.settle_run(&name(TENANT), &run_id).await.unwrap();
     let key = ledgerline_store::keys::run(TENANT, &run_id);
     let record: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
-    assert!(record["dueAt"].is_u64(), "nobody looks after its holder: {record}");
+    assert!(record["dueAt"].is_u64(), "no sweep would notice that its holder died: {record}");
 }

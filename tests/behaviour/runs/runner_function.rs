@@ -103,7 +103,7 @@ async fn a_tick_registers_the_workflows_and_enqueues_runs_whose_message_was_lost
 
     handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap();
     assert_eq!(ledger.dispatch.runs.registry.runnable_workflows().await.unwrap(), ["echo".to_owned()].into());
-    assert!(ledger.next_run().is_none(), "somebody may be about to look after it");
+    assert!(ledger.next_run().is_none(), "another runner may be about to visit it");
     ledger.advance(61_000);
     assert_eq!(handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap().sent_again, 1);
     let found = ledger.next_run().unwrap();

@@ -2,7 +2,7 @@
 
 use ledgerline_event::{JobState, catalogue::TaskState};
 use ledgerline_jobs::Acquisition;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use serde_json::{Value, json};
 
 use ledgerline_test_support::{Ledger, event, name};
@@ -36,7 +36,7 @@ async fn a_task_that_ended_before_it_was_submitted_cannot_be_submitted_and_the_a
     ledger.settle("t").await;
     let task = serde_json::from_value(json!({"name": "x", "requestId": "req-1"})).unwrap();
     let refused = ledger.dispatch.tasks.submit_task(&ledger.emitter("t"), task).await.unwrap_err();
-    assert!(matches!(refused, DispatchError::Refused(_)), "{refused}");
+    assert!(matches!(refused, ComponentError::Refused(_)), "{refused}");
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ async fn a_job_is_submitted_and_shown_with_all_its_tasks_until_it_is_completed()
     assert_eq!(shown["tasks"][4]["summary"]["durationMs"], 7);
     assert!(shown["completedAt"].as_u64() >= shown["createdAt"].as_u64());
     for inner in ["contentHash", "listIn", "listAt", "laidOut", "PK"] {
-        assert_eq!(shown.get(inner), None, "{inner} is nobody's business");
+        assert_eq!(shown.get(inner), None, "{inner} is internal");
     }
     let shown = in_state(&caller, &format!("/api/jobs/{other}"), "completed").await;
     assert_eq!(shown["requestId"], "order-7");

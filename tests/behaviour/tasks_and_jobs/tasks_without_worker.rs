@@ -8,7 +8,7 @@ use std::sync::{
 use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
 use ledgerline_event::Name;
 use ledgerline_jobs::{Acquisition, TaskMessage, TaskSubmission, Thresholds};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::keys;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -202,7 +202,7 @@ async fn a_refused_submission_leaves_the_kept_message_of_the_task_alone() {
         ledger.submit_task("t", asks_for("a")).await;
         let other: TaskSubmission = serde_json::from_value(asks_for("b")).unwrap();
         let refused = ledger.dispatch.tasks.submit_task(&ledger.emitter("t"), other).await;
-        assert!(matches!(refused, Err(DispatchError::Refused(_))), "{refused:?}");
+        assert!(matches!(refused, Err(ComponentError::Refused(_))), "{refused:?}");
     }
     ledger.settle("t").await;
     for round in 0..2 {

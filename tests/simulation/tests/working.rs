@@ -19,7 +19,7 @@ use ledgerline_event::{
 };
 use ledgerline_jobs::{Acquisition, EndAnswer, JobSubmission, TaskEnd, TaskLease, TaskMessage};
 use ledgerline_ledger::{Emitter, Outcome, telemetry::Metrics};
-use ledgerline_outbox::{DispatchError, QueueUrls};
+use ledgerline_outbox::{ComponentError, QueueUrls};
 use ledgerline_simulation::{Faults, Simulation, Store, histories, wanted};
 use ledgerline_stage::{Stage, StageOptions};
 use ledgerline_test_support::name;
@@ -145,7 +145,7 @@ impl Worker {
             .await;
     }
 
-    async fn bury_the_dead(self) -> Result<(), DispatchError> {
+    async fn bury_the_dead(self) -> Result<(), ComponentError> {
         let Some(received) = self.receive(&self.dead_letters).await else { return Ok(()) };
         let body = received.body().unwrap();
         self.dispatch.tasks.end_dead_letter(&TaskMessage::parse(body).unwrap(), body).await?;
@@ -153,7 +153,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn work(mut self) -> Result<(), DispatchError> {
+    async fn work(mut self) -> Result<(), ComponentError> {
         let Some(received) = self.receive(&self.tasks).await else { return Ok(()) };
         let body = received.body().unwrap().to_owned();
         let message = TaskMessage::parse(&body).unwrap();
@@ -191,7 +191,7 @@ impl Worker {
     }
 
     /// Whether the message is of no more use.
-    async fn run(&mut self, mut lease: TaskLease, body: &str) -> Result<bool, DispatchError> {
+    async fn run(&mut self, mut lease: TaskLease, body: &str) -> Result<bool, ComponentError> {
         let message = lease.message.clone();
         // The worker before has released it, or its lease is over. Some hear late that they had it.
         let run = (message.request_id.to_string(), message.generation);
@@ -363,11 +363,11 @@ async fn history(store: &Store, seed: u64) {
                         match dispatch.jobs.add_tasks(&emitter, JOB, tasks).await {
                             Ok(_) => told.borrow_mut().push(Told::Added),
                             // Added by an attempt whose answer was lost; or too late.
-                            Err(DispatchError::Invalid(invalid)) => {
+                            Err(ComponentError::Invalid(invalid)) => {
                                 assert!(invalid.to_string().contains("already has a task"), "{invalid}");
                                 told.borrow_mut().push(Told::Added);
                             }
-                            Err(DispatchError::Refused(reason)) => {
+                            Err(ComponentError::Refused(reason)) => {
                                 assert!(reason.contains("is completed"), "{reason}");
                                 told.borrow_mut().push(Told::Added);
                             }

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 
 use ledgerline_event::{LogEvent, Millis, Name, RunEntity, RunEventType, RunHistory, RunState, RunView};
 use ledgerline_ledger::system_clock;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{LogEntry, RunRecord};
 use ledgerline_stage::Stage;
 use serde_json::Value;
@@ -103,7 +103,7 @@ async fn poll(
     tenant: &Name,
     run_id: &str,
     after: u64,
-) -> Result<(RunRecord, Vec<LogEntry>), DispatchError> {
+) -> Result<(RunRecord, Vec<LogEntry>), ComponentError> {
     let run = dispatch.runs.logs.known_run(tenant, run_id).await?;
     Ok((run, dispatch.runs.logs.log_entries(tenant, run_id, after).await?))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use ledgerline_embedded::{Patience, serve};
+use ledgerline_embedded::{ConnectionTimeouts, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ struct Port {
     _stop: watch::Sender<bool>,
 }
 
-/// A port with handlers that read a body and that do not, and little patience.
+/// A port with handlers that read a body and that do not, and little timeouts.
 async fn port() -> Port {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -29,9 +29,9 @@ async fn port() -> Port {
             }),
         )
         .route("/refuse", axum::routing::post(|| async { StatusCode::PAYLOAD_TOO_LARGE }));
-    let patience = Patience { head: Duration::from_millis(200), body: Duration::from_millis(200) };
+    let timeouts = ConnectionTimeouts { head: Duration::from_millis(200), body: Duration::from_millis(200) };
     let (stop, stopped) = watch::channel(false);
-    tokio::spawn(serve(Arc::new(listener), app, patience, stopped));
+    tokio::spawn(serve(Arc::new(listener), app, timeouts, stopped));
     Port { address, _stop: stop }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ledgerline_event::{Event, Name};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::JobNode;
 
 use super::{
@@ -20,7 +20,7 @@ impl JobDriver {
         job_id: &Name,
         tasks: Vec<(JobNode, usize)>,
         cause: &Event,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let tenant = &cause.tenant_id;
         let mut moving: Vec<Moving> = tasks.into_iter().map(|(node, next)| Moving::new(node, next)).collect();
         let mut ready = Vec::new();
@@ -60,12 +60,12 @@ impl JobDriver {
         tenant: &Name,
         job_id: &Name,
         parents: &[&Name],
-    ) -> Result<Vec<(JobNode, usize)>, DispatchError> {
+    ) -> Result<Vec<(JobNode, usize)>, ComponentError> {
         let mut children: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for parents in parents.chunks(16) {
             let marks = parents.iter().map(|parent| async move {
                 let children = self.records.waiting_for(tenant, job_id, parent).await?;
-                Ok::<_, DispatchError>((parent.as_str(), children))
+                Ok::<_, ComponentError>((parent.as_str(), children))
             });
             for (parent, found) in futures::future::try_join_all(marks).await? {
                 for child in found {

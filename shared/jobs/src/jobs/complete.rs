@@ -1,7 +1,7 @@
 //! The end of a job, and the list that it belongs to meanwhile.
 
 use ledgerline_event::{Event, Name};
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{ClaimState, JobRecord, JobUpdate, keys};
 
 use super::Ended;
@@ -34,14 +34,14 @@ fn job_step(job: &JobRecord, tenant: &Name) -> JobStep {
 
 impl JobDriver {
     /// Completes a job all of whose tasks are completed, or lists it where it belongs now.
-    pub async fn complete_or_list(&self, job_id: &Name, cause: &Event) -> Result<(), DispatchError> {
+    pub async fn complete_or_list(&self, job_id: &Name, cause: &Event) -> Result<(), ComponentError> {
         let tenant = &cause.tenant_id;
         loop {
             let Some(job) = self.records.get(tenant, job_id).await? else { return Ok(()) };
             match job_step(&job, tenant) {
                 JobStep::Completed => {
                     // The process that completed it may have died before it sent the event.
-                    self.outbox.repeat(&keys::job(tenant, job_id)).await?;
+                    self.outbox.resume(&keys::job(tenant, job_id)).await?;
                     if let Some(run_id) = &job.workflow_run_id {
                         let (tenant, run_id, job_id) = (tenant.clone(), run_id.clone(), job_id.clone());
                         (self.notify)(Ended::Job { tenant, run_id, job_id, failed_task: None }).await?;
@@ -63,22 +63,22 @@ impl JobDriver {
     }
 
     /// Completes a job; superseded if tasks were added since it was read, or another process completed it.
-    async fn complete(&self, job: &JobRecord, cause: &Event) -> Result<JobUpdate, DispatchError> {
+    async fn complete(&self, job: &JobRecord, cause: &Event) -> Result<JobUpdate, ComponentError> {
         let (tenant, job_id) = (&cause.tenant_id, &job.job_id);
         let key = keys::job(tenant, job_id);
         if job.claim_state == Some(ClaimState::Pending) {
-            self.outbox.repeat(&key).await?;
+            self.outbox.resume(&key).await?;
         }
         let emitter = self.emitter.handling(cause).within(|origin| origin.app = job.app_name.clone());
         let properties = self.completed_properties(tenant, job_id, job.total).await?;
         let event = emitter.catalogued(job_id.as_str(), properties).build_plain()?;
         let completed_at = event.timestamp;
         let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
-        let intent = Intent { key: key.clone(), effects, started: None, ttl: cause.ttl };
-        let claim = self.outbox.pending(&intent).await?;
+        let pending = PendingEffects { key: key.clone(), effects, started: None, ttl: cause.ttl };
+        let claim = self.outbox.new_claim(&pending).await?;
         let completed = self.records.complete(tenant, job, completed_at, &claim).await?;
         if completed == JobUpdate::Applied {
-            self.outbox.repeat(&key).await?;
+            self.outbox.resume(&key).await?;
         }
         Ok(completed)
     }

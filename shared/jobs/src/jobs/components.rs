@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use ledgerline_event::{Event, Name};
 use ledgerline_ledger::{Emitter, Timeline};
-use ledgerline_outbox::{DispatchError, Outbox};
+use ledgerline_outbox::{ComponentError, Outbox};
 use ledgerline_store::{ControlTable, JobRecords, Payloads};
 
 use crate::Tasks;
@@ -21,7 +21,7 @@ pub enum Ended {
 }
 
 /// Hears of ends. The wiring gives it, since runs live beside jobs.
-pub type EndListener = Arc<dyn Fn(Ended) -> BoxFuture<'static, Result<(), DispatchError>> + Send + Sync>;
+pub type EndListener = Arc<dyn Fn(Ended) -> BoxFuture<'static, Result<(), ComponentError>> + Send + Sync>;
 
 /// What tasks of jobs are given: their own inputs, and the outputs of their parents.
 #[derive(Clone, Debug)]

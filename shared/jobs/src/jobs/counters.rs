@@ -1,8 +1,8 @@
 //! Writing down how tasks of a job ended, together with the job's counts, each once.
 
 use ledgerline_event::Name;
-use ledgerline_outbox::DispatchError;
-use ledgerline_store::{EndsCount, JobEnd, JobRecords, Patience, wait_for_turn};
+use ledgerline_outbox::ComponentError;
+use ledgerline_store::{EndsCount, JobEnd, JobRecords, RequestRetry, wait_for_turn};
 
 /// Outcomes of one transaction.
 const AT_ONCE: usize = 40;
@@ -20,10 +20,10 @@ pub(super) async fn count_ends(
     tenant: &Name,
     job_id: &Name,
     ends: Vec<Counted>,
-) -> Result<(), DispatchError> {
+) -> Result<(), ComponentError> {
     for chunk in ends.chunks(AT_ONCE) {
         let mut rest: Vec<&Counted> = chunk.iter().collect();
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         while !rest.is_empty() {
             let together: Vec<_> = rest.iter().map(|counted| (&counted.end, counted.was_active)).collect();
             match records.count_ends(tenant, job_id, &together).await? {
@@ -42,7 +42,7 @@ pub(super) async fn count_ends(
                         !positions.contains(&(position - 1))
                     });
                 }
-                EndsCount::Busy(why) => wait_for_turn(&mut patience, why).await?,
+                EndsCount::Busy(why) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

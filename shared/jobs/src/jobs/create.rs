@@ -10,9 +10,9 @@ use ledgerline_event::{
     dag::{Node, check_added, check_job},
 };
 use ledgerline_ledger::Place;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
-    EarlyAddition, JobEnd, JobUpdate, Patience, PutNew, TaskAddition, TaskOutcome, wait_for_turn,
+    EarlyAddition, JobEnd, JobUpdate, PutNew, RequestRetry, TaskAddition, TaskOutcome, wait_for_turn,
 };
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ use crate::JobDriver;
 
 impl JobDriver {
     /// Puts the tasks of a new job in place and starts those that wait for nothing.
-    pub async fn job_created(&self, event: &Event) -> Result<(), DispatchError> {
+    pub async fn job_created(&self, event: &Event) -> Result<(), ComponentError> {
         let created = JobCreated::deserialize(&event.properties)
             .map_err(|error| Invalid::new("properties", error.to_string()))?;
         let job_id = same_job(event, &created.job_id)?;
@@ -55,7 +55,7 @@ impl JobDriver {
         job_id: &Name,
         tasks: &[JobTask],
         event: &Event,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let tenant = &event.tenant_id;
         let new = try_join_all(tasks.iter().map(|task| self.inputs.new_node(job_id, task, event))).await?;
         let (nodes, inputs): (Vec<_>, Vec<_>) = new.into_iter().map(|new| (new.node, new.input)).unzip();
@@ -76,14 +76,14 @@ impl JobDriver {
     }
 
     /// Puts added tasks in place and starts those that wait for nothing.
-    pub async fn tasks_added(&self, event: &Event) -> Result<(), DispatchError> {
+    pub async fn tasks_added(&self, event: &Event) -> Result<(), ComponentError> {
         let added = JobTasksAdded::deserialize(&event.properties)
             .map_err(|error| Invalid::new("properties", error.to_string()))?;
         let job_id = same_job(event, &added.job_id)?;
         let tenant = &event.tenant_id;
         let is_laid_out = async || {
             let job = self.records.get(tenant, &job_id).await?;
-            Ok::<_, DispatchError>(job.is_some_and(|job| job.laid_out))
+            Ok::<_, ComponentError>(job.is_some_and(|job| job.laid_out))
         };
         if !is_laid_out().await? {
             // Put the mark, then look again: the process that lays the job out sets `laidOut`, and then reads
@@ -114,7 +114,7 @@ impl JobDriver {
     }
 
     /// Handles the additions that came before the job was laid out.
-    pub async fn early_additions(&self, tenant: &Name, job_id: &Name) -> Result<(), DispatchError> {
+    pub async fn early_additions(&self, tenant: &Name, job_id: &Name) -> Result<(), ComponentError> {
         for mark in self.records.early_additions(tenant, job_id).await? {
             let Some(event) = self.timeline.stored_at(tenant, &mark.event_sk).await? else { continue };
             let place = Place { sk: mark.event_sk, event };
@@ -130,17 +130,17 @@ impl JobDriver {
         job_id: &Name,
         event: &Event,
         count: usize,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         if self.records.has_addition(tenant, job_id, &event.event_id).await? {
             return Ok(true);
         }
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let ttl = kept_until(event.ttl);
             match self.records.count_addition(tenant, job_id, &event.event_id, count, ttl).await? {
                 TaskAddition::Applied | TaskAddition::AddedBefore => return Ok(true),
                 TaskAddition::Refused => return Ok(false),
-                TaskAddition::Busy(why) => wait_for_turn(&mut patience, why).await?,
+                TaskAddition::Busy(why) => wait_for_turn(&mut retries, why).await?,
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::try_join_all;
 use ledgerline_event::{Invalid, Name, overflow};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{StoreError, TaskOutcome};
 use serde_json::{Map, Value};
 
@@ -30,7 +30,7 @@ impl JobInputs {
         tenant: &Name,
         job_id: &Name,
         ready: &[Ready],
-    ) -> Result<Outputs, DispatchError> {
+    ) -> Result<Outputs, ComponentError> {
         let parents: BTreeSet<&str> =
             ready.iter().flat_map(|ready| ready.node.depends_on.iter().map(String::as_str)).collect();
         let ends = self.records.ends(tenant, job_id, parents).await?;
@@ -45,7 +45,7 @@ impl JobInputs {
         tenant: &Name,
         parents: &[String],
         outputs: &mut Outputs,
-    ) -> Result<Map<String, Value>, DispatchError> {
+    ) -> Result<Map<String, Value>, ComponentError> {
         let mut given = Map::new();
         let mut bytes = 0;
         for some in parents.chunks(FETCHED_AT_ONCE) {
@@ -87,7 +87,7 @@ impl JobInputs {
         tenant: &Name,
         parent: &str,
         event_sk: &str,
-    ) -> Result<(Value, usize), DispatchError> {
+    ) -> Result<(Value, usize), ComponentError> {
         let event = self.timeline.stored_at(tenant, event_sk).await?;
         let mut event = event.ok_or_else(|| lost(parent, "its event has expired"))?;
         self.timeline.restore(&mut event).await?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{EndListener, JobInputs, Jobs, on_task_ended::job_of};
 use crate::Tasks;
-use ledgerline_outbox::{About, DispatchError, Notice, Outbox};
+use ledgerline_outbox::{About, ComponentError, Notice, Outbox};
 
 /// The drainer that drives jobs.
 const DRAINER: &str = "jobs";
@@ -49,7 +49,7 @@ pub enum Stop {
     /// The deadline has passed.
     OutOfTime,
     /// A service did not do its part.
-    Trouble(DispatchError),
+    Trouble(ComponentError),
 }
 
 /// What an event means here.
@@ -73,12 +73,12 @@ fn meaning(event: &Event) -> Option<Meaning> {
 }
 
 /// Why the same attempt fails again however often it is made; `None` if it may succeed later.
-fn refusal(error: &DispatchError) -> Option<String> {
+fn refusal(error: &ComponentError) -> Option<String> {
     match error {
-        DispatchError::Invalid(invalid) | DispatchError::Emit(EmitError::Invalid(invalid)) => {
+        ComponentError::Invalid(invalid) | ComponentError::Emit(EmitError::Invalid(invalid)) => {
             Some(invalid.to_string())
         }
-        DispatchError::Store(error) if error.fault == Fault::Rejected => Some(error.to_string()),
+        ComponentError::Store(error) if error.fault == Fault::Rejected => Some(error.to_string()),
         _ => None,
     }
 }
@@ -137,7 +137,7 @@ impl JobDriver {
         &self,
         whose: Name,
         events: Vec<(usize, Meaning, &Place)>,
-    ) -> Option<(usize, DispatchError)> {
+    ) -> Option<(usize, ComponentError)> {
         for run in events.chunk_by(|(_, one, _), (_, other, _)| *one == Meaning::TaskEnded && one == other) {
             let [(index, meaning, place), ..] = run else { continue };
             let done = match meaning {
@@ -159,7 +159,7 @@ impl JobDriver {
 
     /// Drives a job by ends of its tasks. All of them together; if that is refused, each alone, so that the one which is
     /// at fault costs the others nothing: what was done of it is done once, however often it is tried.
-    async fn handle_ends(&self, whose: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+    async fn handle_ends(&self, whose: &Name, places: &[&Place]) -> Result<(), ComponentError> {
         match Box::pin(self.tasks_ended(whose, places)).await {
             Err(error) if places.len() > 1 && refusal(&error).is_some() => {}
             done => {
@@ -177,9 +177,9 @@ impl JobDriver {
     /// An event that can never be handled must not hold up the others: people are notified of it instead.
     async fn notify_if_refused(
         &self,
-        done: Result<(), DispatchError>,
+        done: Result<(), ComponentError>,
         place: &Place,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let Err(error) = done else { return Ok(()) };
         match refusal(&error) {
             Some(reason) => Box::pin(self.notify_refused(place, &reason)).await,
@@ -188,12 +188,12 @@ impl JobDriver {
     }
 
     /// Adds tasks to a job by an event that came before the job.
-    pub async fn handle_early_addition(&self, place: &Place) -> Result<(), DispatchError> {
+    pub async fn handle_early_addition(&self, place: &Place) -> Result<(), ComponentError> {
         let done = Box::pin(self.changed(Meaning::TasksAdded, place)).await;
         self.notify_if_refused(done, place).await
     }
 
-    async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), DispatchError> {
+    async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), ComponentError> {
         let mut event = place.event.clone();
         self.timeline.restore(&mut event).await?;
         if let Some(reason) = overflow::missing(&event.properties) {
@@ -208,7 +208,7 @@ impl JobDriver {
     }
 
     /// Notifies the ledger and people of an event that cannot drive a job.
-    async fn notify_refused(&self, place: &Place, reason: &str) -> Result<(), DispatchError> {
+    async fn notify_refused(&self, place: &Place, reason: &str) -> Result<(), ComponentError> {
         let event = &place.event;
         tracing::error!(event_id = %event.event_id, job = %event.entity_id, reason, "an event drives no job");
         let about = About { drainer: DRAINER, epoch: 0, subscription: "", event, sk: &place.sk };

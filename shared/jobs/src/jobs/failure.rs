@@ -7,7 +7,7 @@ use ledgerline_event::{
     catalogue::{JobCompleted, JobFailureDetected, TaskState},
     dag::{split_task_entity, task_entity},
 };
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{JobEnd, TaskOutcome, keys};
 
 use super::Ended;
@@ -19,7 +19,7 @@ impl JobDriver {
         &self,
         job_id: &Name,
         failed: Vec<(&Event, &Name, u32)>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         // The event lists every task of the job: they are read once for all failures, and not for those emitted before.
         let mut statuses = None;
         let first = failed.first().map(|(cause, task_id, _)| (cause.tenant_id.clone(), (*task_id).clone()));
@@ -27,7 +27,7 @@ impl JobDriver {
             let tenant = &cause.tenant_id;
             let key = keys::job_failure_claim(tenant, job_id, task_id, generation);
             if self.outbox.claim_there(&key).await? {
-                self.outbox.repeat(&key).await?;
+                self.outbox.resume(&key).await?;
                 continue;
             }
             let task_statuses = match &statuses {
@@ -39,7 +39,7 @@ impl JobDriver {
             let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
             let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
-            self.outbox.carry_out(&[Intent { key, effects, started: None, ttl: cause.ttl }]).await?;
+            self.outbox.execute(&[PendingEffects { key, effects, started: None, ttl: cause.ttl }]).await?;
         }
         if let Some((tenant, failed)) = first
             && let Some(job) = self.records.get(&tenant, job_id).await?
@@ -56,7 +56,7 @@ impl JobDriver {
         &self,
         tenant: &Name,
         job_id: &Name,
-    ) -> Result<BTreeMap<String, Option<TaskState>>, DispatchError> {
+    ) -> Result<BTreeMap<String, Option<TaskState>>, ComponentError> {
         let tasks = self.records.task_ids(tenant, job_id).await?;
         let ends = self.records.all_ends(tenant, job_id).await?;
         let ended: BTreeSet<&Name> = ends.iter().map(|end| &end.task_id).collect();
@@ -73,7 +73,7 @@ impl JobDriver {
         tenant: &Name,
         job_id: &Name,
         total: u32,
-    ) -> Result<JobCompleted, DispatchError> {
+    ) -> Result<JobCompleted, ComponentError> {
         let tasks = self.records.task_ids(tenant, job_id).await?;
         let task_statuses =
             tasks.iter().map(|task_id| (task_id.to_string(), Some(TaskState::Completed))).collect();

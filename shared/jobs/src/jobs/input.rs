@@ -2,7 +2,7 @@
 //! and completion read every node of a job, and must not read every input with them.
 
 use ledgerline_event::{Event, catalogue::JobTask};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
     JobInput, JobNode, StoreError,
     keys::{self, ControlKey},
@@ -55,7 +55,7 @@ impl JobInputs {
         job_id: &str,
         task: &JobTask,
         event: &Event,
-    ) -> Result<NewNode, DispatchError> {
+    ) -> Result<NewNode, ComponentError> {
         let json = serde_json::to_string(&task.input)
             .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
         let mut node = new_node(task, event)?;
@@ -81,7 +81,7 @@ impl JobInputs {
     pub async fn put(
         &self,
         inputs: impl Iterator<Item = (ControlKey, JobInput)>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         Ok(self.records.put_inputs(&inputs.collect::<Vec<_>>()).await?)
     }
 
@@ -91,7 +91,7 @@ impl JobInputs {
         tenant: &str,
         job_id: &str,
         node: &JobNode,
-    ) -> Result<Map<String, Value>, DispatchError> {
+    ) -> Result<Map<String, Value>, ComponentError> {
         let unreadable = |what: String| StoreError::unreadable("reading a task's input", what);
         let missing = |key: &str| unreadable(format!("{key} is missing"));
         let json = match (&node.input, &node.input_key) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::future::try_join_all;
 use ledgerline_event::{Event, Name, dag::split_task_entity};
 use ledgerline_ledger::Place;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{JobEnd, TaskOutcome};
 
 use super::{
@@ -41,7 +41,7 @@ pub fn says_job(event: &Event) -> bool {
 
 impl JobDriver {
     /// Tasks of one job have ended: counts them, tells of failures, starts what waited, ends the job.
-    pub async fn tasks_ended(&self, job_id: &Name, places: &[&Place]) -> Result<(), DispatchError> {
+    pub async fn tasks_ended(&self, job_id: &Name, places: &[&Place]) -> Result<(), ComponentError> {
         let mut done: Vec<(&Event, JobEnd)> = Vec::new();
         for some in places.chunks(SIDE_BY_SIDE) {
             let looked = try_join_all(some.iter().map(|place| self.look_at_end(job_id, place))).await?;
@@ -73,7 +73,7 @@ impl JobDriver {
     }
 
     /// Whether a terminal event is the end of a task that the job knows.
-    async fn look_at_end(&self, job_id: &Name, place: &Place) -> Result<Option<Counted>, DispatchError> {
+    async fn look_at_end(&self, job_id: &Name, place: &Place) -> Result<Option<Counted>, ComponentError> {
         let event = &place.event;
         let Some(outcome) = outcome_of(event) else { return Ok(None) };
         let generation = self.tasks.generation_of(event).await?;
@@ -107,7 +107,7 @@ impl JobDriver {
         Ok(Some(Counted { end, was_active: record.in_job }))
     }
 
-    async fn knows(&self, tenant: &Name, job_id: &Name, task_id: &Name) -> Result<bool, DispatchError> {
+    async fn knows(&self, tenant: &Name, job_id: &Name, task_id: &Name) -> Result<bool, ComponentError> {
         let node = self.records.node(tenant, job_id, task_id).await?;
         Ok(node.is_some() && self.records.get(tenant, job_id).await?.is_some())
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ledgerline_event::{JobState, Millis, Name, TaskSummary, catalogue::TaskState, dag::task_entity};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{JobRecord, ListCursor, keys};
 use serde::{Serialize, Serializer};
 
@@ -95,8 +95,8 @@ impl From<JobRecord> for JobView {
 
 impl Jobs {
     /// The job, or that there is none.
-    pub(super) async fn known_job(&self, tenant: &Name, job_id: &str) -> Result<JobRecord, DispatchError> {
-        self.records.get(tenant, job_id).await?.ok_or_else(|| DispatchError::Unknown {
+    pub(super) async fn known_job(&self, tenant: &Name, job_id: &str) -> Result<JobRecord, ComponentError> {
+        self.records.get(tenant, job_id).await?.ok_or_else(|| ComponentError::Unknown {
             what: "jobs",
             id: job_id.to_owned(),
             hint: String::new(),
@@ -110,7 +110,7 @@ impl Jobs {
         state: Option<JobState>,
         limit: usize,
         cursor: Option<&str>,
-    ) -> Result<JobPage, DispatchError> {
+    ) -> Result<JobPage, ComponentError> {
         let states = [JobState::Failing, JobState::Failed, JobState::Running, JobState::Completed];
         let lists: Vec<String> = states
             .iter()
@@ -123,7 +123,7 @@ impl Jobs {
     }
 
     /// A job with all of its tasks, in the order of their ids.
-    pub async fn job(&self, tenant: &Name, job_id: &str) -> Result<JobDetails, DispatchError> {
+    pub async fn job(&self, tenant: &Name, job_id: &str) -> Result<JobDetails, ComponentError> {
         let job = self.known_job(tenant, job_id).await?;
         let nodes = self.records.all_nodes(tenant, job_id).await?;
         let ids =

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ledgerline_event::{Event, Invalid, Name, catalogue::JobResumed};
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
-    Hindrance, JobEnd, JobNode, JobRecord, JobRecords, JobWrite, Patience, TaskOutcome, keys, wait_for_turn,
+    JobEnd, JobNode, JobRecord, JobRecords, JobWrite, RequestRetry, RetryCause, TaskOutcome, keys,
+    wait_for_turn,
 };
 use serde::Deserialize;
 
@@ -15,13 +16,13 @@ use crate::{JobDriver, Jobs};
 
 impl Jobs {
     /// Resumes a job in the context of `emitter`. Answers the tasks that run again.
-    pub async fn resume_job(&self, emitter: &Emitter, job_id: &str) -> Result<Vec<Name>, DispatchError> {
+    pub async fn resume_job(&self, emitter: &Emitter, job_id: &str) -> Result<Vec<Name>, ComponentError> {
         let tenant = emitter.origin().tenant.clone();
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let job = self.known_job(&tenant, job_id).await?;
             if job.completed_at.is_some() {
-                return Err(DispatchError::Refused(format!(
+                return Err(ComponentError::Refused(format!(
                     "the job `{job_id}` is completed: nothing failed in it"
                 )));
             }
@@ -40,7 +41,7 @@ impl Jobs {
                 );
                 candidates.push((end, self.tasks.records.exists(&next).await?));
             }
-            let tasks = to_resume(&job, !failed.is_empty(), &candidates).map_err(DispatchError::Refused)?;
+            let tasks = to_resume(&job, !failed.is_empty(), &candidates).map_err(ComponentError::Refused)?;
             let resumed = failed.iter().filter(|end| tasks.contains_key(end.task_id.as_str()));
             let resumed: Vec<Name> = resumed.map(|end| end.task_id.clone()).collect();
             let generation = job.generation + 1;
@@ -49,22 +50,22 @@ impl Jobs {
             let event = emitter.catalogued(job_id, properties).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             let key = keys::job_resume_claim(&tenant, job_id, generation);
-            let intent = Intent { key: key.clone(), effects, started: None, ttl: job.ttl };
-            let claim = self.outbox.pending(&intent).await?;
+            let pending = PendingEffects { key: key.clone(), effects, started: None, ttl: job.ttl };
+            let claim = self.outbox.new_claim(&pending).await?;
             match self.records.resume(&tenant, &job, &key, &claim).await? {
                 JobWrite::Applied => {
-                    self.outbox.repeat(&key).await?;
+                    self.outbox.resume(&key).await?;
                     return Ok(resumed);
                 }
                 // It was done, and only the answer was lost.
                 JobWrite::Refused if self.outbox.is_claimed_by(&key, &claim).await? => {
-                    self.outbox.repeat(&key).await?;
+                    self.outbox.resume(&key).await?;
                     return Ok(resumed);
                 }
                 // The job may have changed since it was read: the next iteration looks up again what is left
                 // to resume.
-                JobWrite::Busy(why) => wait_for_turn(&mut patience, why).await?,
-                JobWrite::Refused => wait_for_turn(&mut patience, Hindrance::Behind).await?,
+                JobWrite::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                JobWrite::Refused => wait_for_turn(&mut retries, RetryCause::Behind).await?,
             }
         }
     }
@@ -100,7 +101,7 @@ async fn startable<'t>(
     tenant: &Name,
     job_id: &Name,
     tasks: impl Iterator<Item = &'t str>,
-) -> Result<Vec<JobNode>, DispatchError> {
+) -> Result<Vec<JobNode>, ComponentError> {
     let mut nodes = records.nodes(tenant, job_id, tasks).await?;
     let parents: BTreeSet<&str> =
         nodes.iter().flat_map(|node| node.depends_on.iter().map(String::as_str)).collect();
@@ -111,7 +112,7 @@ async fn startable<'t>(
 
 impl JobDriver {
     /// Starts what a resume is about, once.
-    pub async fn job_resumed(&self, event: &Event) -> Result<(), DispatchError> {
+    pub async fn job_resumed(&self, event: &Event) -> Result<(), ComponentError> {
         let resumed = JobResumed::deserialize(&event.properties)
             .map_err(|error| Invalid::new("properties", error.to_string()))?;
         let job_id = same_job(event, &resumed.job_id)?;

@@ -8,9 +8,10 @@ use ledgerline_event::{
     dag::task_entity,
 };
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
-    Fault, JobNode, Patience, Phase, StartsClaim, StoreError, TaskRecord, TaskStartRow, keys, wait_for_turn,
+    Fault, JobNode, Phase, RequestRetry, StartsClaim, StoreError, TaskRecord, TaskStartRow, keys,
+    wait_for_turn,
 };
 use serde_json::Value;
 
@@ -45,7 +46,7 @@ impl JobDriver {
         job_id: &Name,
         ready: Vec<Ready>,
         cause: &Event,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
         for some in ready.chunks(AT_ONCE) {
             let mut outputs = self.inputs.outputs_for(&cause.tenant_id, job_id, some).await?;
@@ -74,12 +75,12 @@ impl JobDriver {
         ready: &Ready,
         outputs: &mut Outputs,
         cause: &Event,
-    ) -> Result<Planned, DispatchError> {
+    ) -> Result<Planned, ComponentError> {
         match self.plan_sound_start(emitter, job_id, ready, outputs, cause).await {
-            Err(DispatchError::Invalid(invalid)) => {
+            Err(ComponentError::Invalid(invalid)) => {
                 self.plan_failed_start(emitter, job_id, ready, cause, invalid.to_string()).await
             }
-            Err(DispatchError::Store(error)) if error.fault == Fault::Rejected => {
+            Err(ComponentError::Store(error)) if error.fault == Fault::Rejected => {
                 self.plan_failed_start(emitter, job_id, ready, cause, error.to_string()).await
             }
             other => other,
@@ -93,7 +94,7 @@ impl JobDriver {
         ready: &Ready,
         outputs: &mut Outputs,
         cause: &Event,
-    ) -> Result<Planned, DispatchError> {
+    ) -> Result<Planned, ComponentError> {
         let Ready { node, generation } = ready;
         let mut input = self.inputs.node_input(&cause.tenant_id, job_id, node).await?;
         if !node.depends_on.is_empty() {
@@ -124,7 +125,7 @@ impl JobDriver {
         ready: &Ready,
         cause: &Event,
         reason: String,
-    ) -> Result<Planned, DispatchError> {
+    ) -> Result<Planned, ComponentError> {
         let Ready { node, generation } = ready;
         let request_id = task_entity(job_id, &node.task_id)?;
         let emitter = emitter.within(|origin| origin.context.generation = Some(*generation));
@@ -156,15 +157,15 @@ impl JobDriver {
         generation: u32,
         effects: Effects,
         mut record: TaskRecord,
-    ) -> Result<Planned, DispatchError> {
+    ) -> Result<Planned, ComponentError> {
         record.in_job = true;
         let key = keys::task_record(&cause.tenant_id, &request_id, generation);
         // A task may wait for its worker for longer than its cause is kept: its end says how long the record is kept.
         let ttl = cause.ttl.filter(|_| record.phase == Phase::Ended);
-        let intent = Intent { key, effects, started: Some(request_id), ttl };
-        let claim = self.outbox.pending(&intent).await?;
-        let row = TaskStartRow { key: intent.key, record, claim, again: generation > 1 };
-        Ok(Planned { effects: intent.effects, row })
+        let pending = PendingEffects { key, effects, started: Some(request_id), ttl };
+        let claim = self.outbox.new_claim(&pending).await?;
+        let row = TaskStartRow { key: pending.key, record, claim, again: generation > 1 };
+        Ok(Planned { effects: pending.effects, row })
     }
 
     /// Claims starts with the job's count of active tasks, and sends what they send.
@@ -173,8 +174,8 @@ impl JobDriver {
         tenant: &Name,
         job_id: &Name,
         mut starts: Vec<Planned>,
-    ) -> Result<(), DispatchError> {
-        let mut patience = Patience::default();
+    ) -> Result<(), ComponentError> {
+        let mut retries = RequestRetry::default();
         while !starts.is_empty() {
             let rows: Vec<&TaskStartRow> = starts.iter().map(|planned| &planned.row).collect();
             match self.records.start_tasks(tenant, job_id, &rows).await? {
@@ -187,13 +188,13 @@ impl JobDriver {
                     for (position, start) in starts.into_iter().enumerate() {
                         match positions.contains(&position) {
                             // It was started before, by a process that may have died before it sent the effects.
-                            true => drop(self.outbox.repeat(&start.row.key).await?),
+                            true => drop(self.outbox.resume(&start.row.key).await?),
                             false => rest.push(start),
                         }
                     }
                     starts = rest;
                 }
-                StartsClaim::Busy(why) => wait_for_turn(&mut patience, why).await?,
+                StartsClaim::Busy(why) => wait_for_turn(&mut retries, why).await?,
             }
         }
         let mut all = Effects::default();

@@ -9,8 +9,8 @@ use ledgerline_event::{
     dag::{Node, bare_id, check_added, check_job},
 };
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::{Claimed, DispatchError, Effects, Intent};
-use ledgerline_store::{Hindrance, JobNode, JobWrite, Patience, WithClaim, keys, wait_for_turn};
+use ledgerline_outbox::{Claimed, ComponentError, Effects, PendingEffects};
+use ledgerline_store::{JobNode, JobWrite, RequestRetry, RetryCause, WithClaim, keys, wait_for_turn};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -90,7 +90,7 @@ impl Jobs {
         &self,
         emitter: &Emitter,
         submission: JobSubmission,
-    ) -> Result<SubmittedJob, DispatchError> {
+    ) -> Result<SubmittedJob, ComponentError> {
         let job_id = match &submission.job_id {
             None => emitter.new_id(Kind::Job),
             Some(id) => bare_id("jobId", id.as_str())?,
@@ -103,7 +103,7 @@ impl Jobs {
         check_job(&job_id, tasks.iter().map(Node::from))?;
         let tenant = &emitter.origin().tenant;
         let hash =
-            ledgerline_outbox::digest(&[&json!({ "requestId": request_id, "tasks": tasks }).to_string()]);
+            ledgerline_outbox::short_hash(&[&json!({ "requestId": request_id, "tasks": tasks }).to_string()]);
         let total = tasks.len();
         let created = JobCreated {
             job_id: job_id.to_string(),
@@ -117,8 +117,8 @@ impl Jobs {
         record.content_hash = Some(hash.clone());
         let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
         let key = keys::job(tenant, &job_id);
-        let intent = Intent { key: key.clone(), effects, started: Some(job_id.clone()), ttl: None };
-        let claim = self.outbox.pending(&intent).await?;
+        let pending = PendingEffects { key: key.clone(), effects, started: Some(job_id.clone()), ttl: None };
+        let claim = self.outbox.new_claim(&pending).await?;
         let claimed = self.outbox.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
         let collapsed = match claimed {
             Claimed::New => false,
@@ -128,12 +128,12 @@ impl Jobs {
                 if there.and_then(|there| there.content_hash).as_ref() != Some(&hash) {
                     let reason =
                         format!("a job `{job_id}` exists and has other tasks; leave jobId out for a new one");
-                    return Err(DispatchError::Refused(reason));
+                    return Err(ComponentError::Refused(reason));
                 }
                 true
             }
         };
-        self.outbox.repeat(&key).await?;
+        self.outbox.resume(&key).await?;
         Ok(SubmittedJob { job_id, total_tasks, collapsed })
     }
 
@@ -143,7 +143,7 @@ impl Jobs {
         emitter: &Emitter,
         job_id: &str,
         tasks: Vec<SubmittedJobTask>,
-    ) -> Result<AddedTasks, DispatchError> {
+    ) -> Result<AddedTasks, ComponentError> {
         let tasks: Vec<JobTask> = tasks.into_iter().map(JobTask::from).collect();
         let tenant = emitter.origin().tenant.clone();
         if tasks.len() > ADDED_AT_ONCE {
@@ -153,16 +153,16 @@ impl Jobs {
             );
             return Err(Invalid::new("tasks", reason).into());
         }
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         loop {
             let job = self.known_job(&tenant, job_id).await?;
             if job.completed_at.is_some() {
                 let reason = format!("the job `{job_id}` is completed; submit a new one");
-                return Err(DispatchError::Refused(reason));
+                return Err(ComponentError::Refused(reason));
             }
             if !job.laid_out {
                 // The drainer has not put all of the job's own tasks in place yet.
-                wait_for_turn(&mut patience, Hindrance::Behind).await?;
+                wait_for_turn(&mut retries, RetryCause::Behind).await?;
                 continue;
             }
             let mentioned: BTreeSet<&str> = tasks
@@ -203,21 +203,21 @@ impl Jobs {
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             let claim = self
                 .outbox
-                .pending(&Intent { key: key.clone(), effects, started: None, ttl: job.ttl })
+                .new_claim(&PendingEffects { key: key.clone(), effects, started: None, ttl: job.ttl })
                 .await?;
             match self.records.add_nodes(&tenant, &job, &nodes, &event_id, &claim).await? {
                 JobWrite::Applied => {
-                    self.outbox.repeat(&key).await?;
+                    self.outbox.resume(&key).await?;
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
                 // It was done, and only the answer was lost.
                 JobWrite::Refused if self.outbox.is_claimed_by(&key, &claim).await? => {
-                    self.outbox.repeat(&key).await?;
+                    self.outbox.resume(&key).await?;
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
                 // The job may have changed since it was read: the next iteration checks again.
-                JobWrite::Busy(why) => wait_for_turn(&mut patience, why).await?,
-                JobWrite::Refused => wait_for_turn(&mut patience, Hindrance::Behind).await?,
+                JobWrite::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                JobWrite::Refused => wait_for_turn(&mut retries, RetryCause::Behind).await?,
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Tasks that no worker can run: their attempts are used up, or the queue delivered them again and again in vain.
 
 use ledgerline_event::catalogue::{ErrorCategory, FailureSource, TaskFailed};
-use ledgerline_outbox::{DispatchError, Message, Queue, group};
+use ledgerline_outbox::{ComponentError, Message, Queue, message_group};
 use ledgerline_store::{EndCondition, Phase, keys};
 
 use super::{TaskMessage, end::EndClaim, message::seal};
@@ -23,8 +23,8 @@ pub enum DeadLetterEnd {
 
 impl Tasks {
     /// Moves a message to the dead-letter queue: there are no attempts left.
-    pub async fn dead_letter(&self, message: &TaskMessage, body: &str) -> Result<(), DispatchError> {
-        let (group, body) = (group(&message.tenant_id), body.to_owned());
+    pub async fn dead_letter(&self, message: &TaskMessage, body: &str) -> Result<(), ComponentError> {
+        let (group, body) = (message_group(&message.tenant_id), body.to_owned());
         self.queues
             .send_messages(vec![Message { queue: Queue::TaskDeadLetters, group, body, delay_seconds: 0 }])
             .await
@@ -35,19 +35,19 @@ impl Tasks {
         &self,
         message: &TaskMessage,
         body: &str,
-    ) -> Result<DeadLetterEnd, DispatchError> {
+    ) -> Result<DeadLetterEnd, ComponentError> {
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
         loop {
             let now = self.emitter.now();
             let record = self.records.get(&key).await?.unwrap_or_default();
             if record.phase == Phase::Ended {
-                self.outbox.repeat(&key).await?;
+                self.outbox.resume(&key).await?;
                 return Ok(DeadLetterEnd::AlreadyEnded);
             }
             if record.is_held(now) {
                 let left = record.lease_until.map_or(0, |until| until.get().saturating_sub(now.get()));
                 let delay_seconds = left.div_ceil(1_000).min(MAX_DELAY_SECONDS);
-                let (group, body) = (group(&message.tenant_id), body.to_owned());
+                let (group, body) = (message_group(&message.tenant_id), body.to_owned());
                 self.queues
                     .send_messages(vec![Message { queue: Queue::Tasks, group, body, delay_seconds }])
                     .await?;

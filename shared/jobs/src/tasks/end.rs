@@ -6,7 +6,7 @@ use ledgerline_event::{
     catalogue::{ErrorCategory, FailureSource, Signal, TaskCompleted, TaskFailed, TaskTimeout, Usage},
 };
 use ledgerline_ledger::SealedEvent;
-use ledgerline_outbox::{DispatchError, Effects, Intent, free_at};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects, free_at};
 use ledgerline_store::{
     Answer, EndCondition, Phase, TaskRecord,
     keys::{self, ControlKey},
@@ -121,7 +121,7 @@ fn generation_by_time(records: &[(u32, TaskRecord)], event: &Event) -> Option<u3
 
 impl Tasks {
     /// Ends a task that this attempt holds, and emits its terminal event.
-    pub async fn end(&self, lease: &TaskLease, end: TaskEnd) -> Result<EndAnswer, DispatchError> {
+    pub async fn end(&self, lease: &TaskLease, end: TaskEnd) -> Result<EndAnswer, ComponentError> {
         let message = &lease.message;
         let emitter = self.task_emitter(lease);
         let request_id = message.request_id.to_string();
@@ -156,7 +156,7 @@ impl Tasks {
         };
         // This very attempt ended it: the answer to an earlier call was lost, or that call did not come to sending.
         if there.as_ref().is_some_and(|record| record.end_attempt == Some(lease.attempt)) {
-            self.outbox.repeat(&key).await?;
+            self.outbox.resume(&key).await?;
             return Ok(EndAnswer::Done);
         }
         self.emit_refused_end(lease, Some(event_type), there.as_deref()).await?;
@@ -164,7 +164,7 @@ impl Tasks {
     }
 
     /// Emits that a worker has lost its task: whatever that attempt did counts for nothing.
-    pub async fn emit_lease_lost(&self, lease: &TaskLease) -> Result<(), DispatchError> {
+    pub async fn emit_lease_lost(&self, lease: &TaskLease) -> Result<(), ComponentError> {
         let message = &lease.message;
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
         let there = self.records.get(&key).await?;
@@ -176,7 +176,7 @@ impl Tasks {
         lease: &TaskLease,
         outcome: Option<&str>,
         there: Option<&TaskRecord>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let request_id = &lease.message.request_id;
         let taken_over = there.filter(|record| record.attempt != lease.attempt);
         let refused = json!({
@@ -199,24 +199,24 @@ impl Tasks {
         key: &ControlKey,
         condition: EndCondition,
         event: SealedEvent,
-    ) -> Result<EndClaim, DispatchError> {
+    ) -> Result<EndClaim, ComponentError> {
         let event_id = event.event_id().clone();
         let effects = Effects { events: vec![event], ..Effects::default() };
-        let intent = Intent { key: key.clone(), effects, started: None, ttl: None };
-        let claim = self.outbox.pending(&intent).await?;
+        let pending = PendingEffects { key: key.clone(), effects, started: None, ttl: None };
+        let claim = self.outbox.new_claim(&pending).await?;
         loop {
             let answer = self.records.end(key, condition, &event_id, &claim).await?;
             match end_step(answer, &event_id) {
                 EndStep::Send => {
-                    self.outbox.send(intent.effects).await?;
+                    self.outbox.send(pending.effects).await?;
                     self.outbox.finish(key, claim.claim_id.as_deref()).await?;
                     return Ok(EndClaim::Made);
                 }
                 EndStep::Resume => {
-                    self.outbox.repeat(key).await?;
+                    self.outbox.resume(key).await?;
                     return Ok(EndClaim::Made);
                 }
-                EndStep::ResumeThenRetry => drop(self.outbox.repeat(key).await?),
+                EndStep::ResumeThenRetry => drop(self.outbox.resume(key).await?),
                 EndStep::Refused(there) => return Ok(EndClaim::Refused(there)),
             }
         }
@@ -228,7 +228,7 @@ impl Tasks {
         &self,
         event: &Event,
         generation: u32,
-    ) -> Result<Option<TaskRecord>, DispatchError> {
+    ) -> Result<Option<TaskRecord>, ComponentError> {
         let key = keys::task_record(&event.tenant_id, &event.entity_id, generation);
         let record = self.records.get(&key).await?;
         if record.is_none() && !self.may_begin(event, generation).await? {
@@ -249,7 +249,7 @@ impl Tasks {
 
     /// Whether a task that has no record of this generation may have one: only if it has none at all, and then it is the
     /// first. A task of a job begins with generation 1: only the job opens others.
-    async fn may_begin(&self, event: &Event, generation: u32) -> Result<bool, DispatchError> {
+    async fn may_begin(&self, event: &Event, generation: u32) -> Result<bool, ComponentError> {
         let in_job = ledgerline_event::dag::split_task_entity(&event.entity_id).is_some();
         Ok(generation == 1 || {
             let known = self.records.generations(&event.tenant_id, &event.entity_id).await?;
@@ -258,7 +258,7 @@ impl Tasks {
     }
 
     /// The generation that a terminal event belongs to: the one it names, or the newest that had begun by then.
-    pub async fn generation_of(&self, event: &Event) -> Result<u32, DispatchError> {
+    pub async fn generation_of(&self, event: &Event) -> Result<u32, ComponentError> {
         if let Some(generation) = event.context.generation {
             return Ok(generation);
         }

@@ -1,7 +1,7 @@
 //! Messages that are kept beside their tasks, to send them again.
 
 use ledgerline_event::{Millis, Name, TaskSummary};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
     KeptMessage, TaskRecord,
     keys::{self, ControlKey},
@@ -34,7 +34,7 @@ impl Tasks {
         message: &TaskMessage,
         hash: Option<String>,
         now: Millis,
-    ) -> Result<TaskRecord, DispatchError> {
+    ) -> Result<TaskRecord, ComponentError> {
         let mut record = TaskRecord { content_hash: hash, created_at: Some(now), ..TaskRecord::default() };
         let body = message.body()?;
         if body.len() <= KEPT_MESSAGE_BYTES {
@@ -49,7 +49,7 @@ impl Tasks {
     }
 
     /// Keeps the message of a task that begins without a record. Its id is new, so no other task has the row.
-    pub async fn keep_message(&self, message: &TaskMessage, body: &str) -> Result<(), DispatchError> {
+    pub async fn keep_message(&self, message: &TaskMessage, body: &str) -> Result<(), ComponentError> {
         self.put_message(&row_of(message, &TaskRecord::default()), body).await
     }
 
@@ -59,14 +59,14 @@ impl Tasks {
         message: &TaskMessage,
         body: &str,
         record: &TaskRecord,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         match record.message {
             Some(_) => Ok(()),
             None => self.put_message(&row_of(message, record), body).await,
         }
     }
 
-    async fn put_message(&self, key: &ControlKey, body: &str) -> Result<(), DispatchError> {
+    async fn put_message(&self, key: &ControlKey, body: &str) -> Result<(), ComponentError> {
         let ttl = self.emitter.now().seconds().plus(KEPT_SECONDS);
         let mut kept = KeptMessage { body: None, body_key: None, ttl };
         if body.len() <= ROW_BYTES {
@@ -86,7 +86,7 @@ impl Tasks {
         tenant: &Name,
         task: &TaskSummary,
         record: &TaskRecord,
-    ) -> Result<Option<TaskMessage>, DispatchError> {
+    ) -> Result<Option<TaskMessage>, ComponentError> {
         let key = match (&record.message, &record.message_key) {
             (Some(body), _) => return Ok(Some(TaskMessage::parse(body)?)),
             (None, Some(name)) => keys::named_task_message(tenant, &task.request_id, name),

@@ -8,7 +8,7 @@ use ledgerline_event::{
     catalogue::{ErrorCategory, TaskProcessingFailed},
 };
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{AcquireRequest, Answer, Phase, TaskRecord, keys};
 
 use super::{TaskMessage, kept_messages::KEPT_MESSAGE_BYTES, message::seal};
@@ -122,7 +122,7 @@ impl Tasks {
         worker_id: &str,
         extension: Duration,
         max_attempts: u32,
-    ) -> Result<Acquisition, DispatchError> {
+    ) -> Result<Acquisition, ComponentError> {
         let now = self.emitter.now();
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
         let until = now.plus(lease_of(extension));
@@ -139,7 +139,7 @@ impl Tasks {
             AcquireStep::Acquired(record) => record,
             AcquireStep::Ended => {
                 // The process that ended it may have died before it sent the event.
-                self.outbox.repeat(&key).await?;
+                self.outbox.resume(&key).await?;
                 return Ok(Acquisition::Ended);
             }
             AcquireStep::Held { until } => return Ok(Acquisition::Held { until }),
@@ -157,7 +157,7 @@ impl Tasks {
     }
 
     /// Renews the lease on a task; `false` if this attempt does not hold it any more, or the task has ended.
-    pub async fn renew(&self, lease: &mut TaskLease, extension: Duration) -> Result<bool, DispatchError> {
+    pub async fn renew(&self, lease: &mut TaskLease, extension: Duration) -> Result<bool, ComponentError> {
         let until = self.emitter.now().plus(lease_of(extension));
         let held = match self.records.renew(&lease.key(), lease.attempt, until).await? {
             Answer::Done(record) => Some(record),
@@ -178,7 +178,7 @@ impl Tasks {
         lease: &TaskLease,
         error: &str,
         category: ErrorCategory,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         let message = &lease.message;
         let failed = TaskProcessingFailed {
             request_id: message.request_id.to_string(),
@@ -189,25 +189,25 @@ impl Tasks {
         };
         let event = seal(&self.task_emitter(lease), &message.request_id, failed).await?;
         let effects = Effects { events: vec![event], ..Effects::default() };
-        let intent = Intent { key: lease.key(), effects, started: None, ttl: None };
-        let claim = self.outbox.pending(&intent).await?;
+        let pending = PendingEffects { key: lease.key(), effects, started: None, ttl: None };
+        let claim = self.outbox.new_claim(&pending).await?;
         let error = shortened(error);
         loop {
             let released =
                 self.records.release_failed(&lease.key(), lease.attempt, &error, category, &claim).await?;
             match release_step(released, lease.attempt) {
                 ReleaseStep::Released => break,
-                ReleaseStep::ResumeThenRetry => drop(self.outbox.repeat(&lease.key()).await?),
+                ReleaseStep::ResumeThenRetry => drop(self.outbox.resume(&lease.key()).await?),
                 ReleaseStep::NotHeld => return Ok(false),
             }
         }
-        self.outbox.repeat(&lease.key()).await?;
+        self.outbox.resume(&lease.key()).await?;
         Ok(true)
     }
 
     /// Releases a task that nothing is wrong with: the attempt does not count. `false` if this attempt did
     /// not hold the task any more.
-    pub async fn abandon(&self, lease: &TaskLease) -> Result<bool, DispatchError> {
+    pub async fn abandon(&self, lease: &TaskLease) -> Result<bool, ComponentError> {
         Ok(match self.records.release_uncounted(&lease.key(), lease.attempt).await? {
             Answer::Done(_) => true,
             Answer::Refused(record) => {

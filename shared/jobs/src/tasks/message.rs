@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Tasks;
-use ledgerline_outbox::{DispatchError, Effects, Message, Queue, group};
+use ledgerline_outbox::{ComponentError, Effects, Message, Queue, message_group};
 
 /// Larger inputs travel by reference: an SQS message has 1 MiB, and a claim holds it too.
 const MAX_INPUT_BYTES: usize = 200_000;
@@ -100,7 +100,7 @@ impl TaskMessage {
     pub fn to_queue(&self) -> Result<Message, Invalid> {
         Ok(Message {
             queue: Queue::Tasks,
-            group: group(&self.tenant_id),
+            group: message_group(&self.tenant_id),
             body: self.body()?,
             delay_seconds: 0,
         })
@@ -113,7 +113,7 @@ impl Tasks {
         &self,
         emitter: &Emitter,
         start: TaskStart,
-    ) -> Result<(TaskMessage, Effects), DispatchError> {
+    ) -> Result<(TaskMessage, Effects), ComponentError> {
         let emitter = &emitter.within(|origin| origin.context.generation = Some(start.generation));
         let (job_id, task_id) = start.job.unzip();
         let pending = TaskPending {
@@ -151,7 +151,7 @@ impl Tasks {
         &self,
         message: &mut TaskMessage,
         input: Map<String, Value>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let json = serde_json::to_vec(&input).map_err(|error| Invalid::new("input", error.to_string()))?;
         if json.len() <= MAX_INPUT_BYTES {
             message.input = Some(input);
@@ -166,7 +166,7 @@ impl Tasks {
 
     /// The message with its input under a new name in the bucket, where objects expire by their age. One whose input
     /// is missing stays as it is: its worker reports that.
-    pub async fn with_renewed_input(&self, message: &TaskMessage) -> Result<TaskMessage, DispatchError> {
+    pub async fn with_renewed_input(&self, message: &TaskMessage) -> Result<TaskMessage, ComponentError> {
         let mut message = message.clone();
         if let Some(reference) = &mut message.input_ref
             && reference.bucket == self.payloads.bucket()
@@ -179,11 +179,11 @@ impl Tasks {
     }
 
     /// The input of a task, wherever it is.
-    pub async fn input_of(&self, message: &TaskMessage) -> Result<Map<String, Value>, DispatchError> {
+    pub async fn input_of(&self, message: &TaskMessage) -> Result<Map<String, Value>, ComponentError> {
         let Some(reference) = &message.input_ref else {
             return Ok(message.input.clone().unwrap_or_default());
         };
-        let wrong = |reason: String| DispatchError::from(Invalid::new("inputRef", reason));
+        let wrong = |reason: String| ComponentError::from(Invalid::new("inputRef", reason));
         // A message is its sender's word: it must not open anything but an input.
         if reference.bucket != self.payloads.bucket() || !reference.key.starts_with("tasks/") {
             return Err(wrong(format!("{}/{} is no input of this stage", reference.bucket, reference.key)));
@@ -199,7 +199,7 @@ pub async fn seal<P: Catalogued + Send + Sync>(
     emitter: &Emitter,
     request_id: &Name,
     properties: P,
-) -> Result<ledgerline_ledger::SealedEvent, DispatchError> {
+) -> Result<ledgerline_ledger::SealedEvent, ComponentError> {
     let draft = emitter.catalogued(request_id.as_str(), properties);
     let event: Event<Properties> = draft.build_plain()?;
     match emitter.seal(event).await {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::TaskStart;
 use crate::Tasks;
-use ledgerline_outbox::{Claimed, DispatchError, Intent};
+use ledgerline_outbox::{Claimed, ComponentError, PendingEffects};
 
 /// A request to run a task.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,7 +45,7 @@ impl Tasks {
         &self,
         emitter: &Emitter,
         submission: TaskSubmission,
-    ) -> Result<SubmittedTask, DispatchError> {
+    ) -> Result<SubmittedTask, ComponentError> {
         check_limits(submission.timeout_ms, submission.max_attempts)?;
         check_task_name(&submission.name)?;
         let request_id = match &submission.request_id {
@@ -58,7 +58,7 @@ impl Tasks {
             "name": submission.name, "input": submission.input,
             "timeoutMs": submission.timeout_ms, "maxAttempts": submission.max_attempts,
         });
-        let hash = ledgerline_outbox::digest(&[&asked.to_string()]);
+        let hash = ledgerline_outbox::short_hash(&[&asked.to_string()]);
         let start = TaskStart {
             request_id: request_id.clone(),
             job: None,
@@ -71,8 +71,9 @@ impl Tasks {
             has_record: true,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
-        let intent = Intent { key: key.clone(), effects, started: Some(request_id.clone()), ttl: None };
-        let claim = self.outbox.pending(&intent).await?;
+        let pending =
+            PendingEffects { key: key.clone(), effects, started: Some(request_id.clone()), ttl: None };
+        let claim = self.outbox.new_claim(&pending).await?;
         let mut record = self.new_record(&message, Some(hash.clone()), self.emitter.now()).await?;
         record.workflow_run_id = started_by(emitter);
         let claimed = self.outbox.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
@@ -85,12 +86,12 @@ impl Tasks {
                     let reason = format!(
                         "a task `{request_id}` exists and asks for something else; leave requestId out for a new one"
                     );
-                    return Err(DispatchError::Refused(reason));
+                    return Err(ComponentError::Refused(reason));
                 }
                 true
             }
         };
-        self.outbox.repeat(&key).await?;
+        self.outbox.resume(&key).await?;
         Ok(SubmittedTask { request_id, collapsed })
     }
 }

@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use ledgerline_event::{
     Event, Name, Seconds, TaskEvent, TaskHistory, TaskSummary, catalogue::TaskState, keys::place, overflow,
 };
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
     ListCursor, RowPut, StoreError, SummaryRow,
     keys::{self, ControlKey},
@@ -58,7 +58,7 @@ impl Tasks {
         &self,
         tenant: &Name,
         events: impl IntoIterator<Item = &'e Event>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let mut tasks: BTreeMap<&Name, Vec<&Event>> = BTreeMap::new();
         for event in events {
             tasks.entry(&event.entity_id).or_default().push(event);
@@ -99,7 +99,7 @@ impl Tasks {
         id: &Name,
         events: &[&Event],
         mut row: Option<SummaryRow>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         loop {
             let before = row.as_ref().map(SummaryRow::history).unwrap_or_default();
             let mut history = before.clone();
@@ -123,7 +123,7 @@ impl Tasks {
         key: &ControlKey,
         before: Option<&SummaryRow>,
         next: &SummaryRow,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         Ok(match self.rows.put(key, before, next).await? {
             RowPut::Applied => true,
             RowPut::Superseded => false,
@@ -135,7 +135,7 @@ impl Tasks {
         &self,
         tenant: &Name,
         request_id: &str,
-    ) -> Result<Option<SummaryRow>, DispatchError> {
+    ) -> Result<Option<SummaryRow>, ComponentError> {
         Ok(self.rows.get(&keys::task_summary(tenant, request_id)).await?)
     }
 
@@ -144,19 +144,19 @@ impl Tasks {
         &self,
         tenant: &Name,
         request_ids: &[Name],
-    ) -> Result<Vec<TaskSummary>, DispatchError> {
+    ) -> Result<Vec<TaskSummary>, ComponentError> {
         let keys: Vec<_> = request_ids.iter().map(|id| keys::task_summary(tenant, id)).collect();
         Ok(self.rows.get_all(&keys).await?.iter().filter_map(SummaryRow::summary).collect())
     }
 
     /// One task.
-    pub async fn task(&self, tenant: &Name, request_id: &str) -> Result<TaskSummary, DispatchError> {
+    pub async fn task(&self, tenant: &Name, request_id: &str) -> Result<TaskSummary, ComponentError> {
         let row = self.summary_row(tenant, request_id).await?;
         let summary = match row.and_then(|row| row.summary()) {
             Some(summary) => Some(summary),
             None => self.submitted(tenant, request_id).await?,
         };
-        summary.ok_or_else(|| DispatchError::Unknown {
+        summary.ok_or_else(|| ComponentError::Unknown {
             what: "tasks",
             id: request_id.to_owned(),
             hint: "; a task of a job is called JOB:TASK".into(),
@@ -170,7 +170,7 @@ impl Tasks {
         state: Option<TaskState>,
         limit: usize,
         cursor: Option<&str>,
-    ) -> Result<TaskPage, DispatchError> {
+    ) -> Result<TaskPage, ComponentError> {
         let states = [TaskState::Processing, TaskState::Pending, TaskState::Failed, TaskState::Completed];
         let lists: Vec<String> = states
             .iter()
@@ -183,7 +183,7 @@ impl Tasks {
     }
 
     /// Marks a tenant for the health check: it has tasks under way.
-    pub async fn mark_busy(&self, tenant: &Name) -> Result<(), DispatchError> {
+    pub async fn mark_busy(&self, tenant: &Name) -> Result<(), ComponentError> {
         Ok(self.busy.mark(tenant).await?)
     }
 
@@ -193,7 +193,7 @@ impl Tasks {
         &self,
         tenant: &Name,
         task: &TaskSummary,
-    ) -> Result<Option<Value>, DispatchError> {
+    ) -> Result<Option<Value>, ComponentError> {
         let (TaskState::Completed, Some(at), Some(event_id)) = (task.state, task.ended_at, &task.ended_by)
         else {
             return Ok(None);
@@ -212,7 +212,7 @@ impl Tasks {
         &self,
         tenant: &Name,
         request_id: &str,
-    ) -> Result<Option<TaskSummary>, DispatchError> {
+    ) -> Result<Option<TaskSummary>, ComponentError> {
         let record = self.records.get(&keys::task_record(tenant, request_id, 1)).await?;
         let Some((at, record)) = record.and_then(|record| Some((record.created_at?, record))) else {
             return Ok(None);

@@ -6,7 +6,7 @@
 //! message, on condition that no worker has the task and that its message was not enqueued within the last ten days.
 
 use ledgerline_event::{Invalid, Millis, Name, Seconds, TaskSummary, catalogue::TaskState};
-use ledgerline_outbox::{DispatchError, Effects, Intent};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
     Answer, Phase, RowPut, SummaryRow, TaskRecord,
     keys::{self, ControlKey, DUE_SHARDS},
@@ -89,7 +89,7 @@ fn next(record: &TaskRecord, task: &TaskSummary, now: Millis) -> Next {
 impl Health {
     /// Enqueues tasks again that no worker has taken for ten days. Answers how many, and how many were left because of
     /// trouble: a later check comes back to those. After `deadline` it looks at one task of each shard.
-    pub async fn enqueue_untaken(&self, deadline: Instant) -> Result<(usize, usize), DispatchError> {
+    pub async fn enqueue_untaken(&self, deadline: Instant) -> Result<(usize, usize), ComponentError> {
         let (mut enqueued, mut trouble) = (0, 0);
         for shard in 0..DUE_SHARDS {
             let due = self.tasks.rows.due(shard, self.emitter.now(), AT_ONCE).await?;
@@ -110,7 +110,7 @@ impl Health {
         Ok((enqueued, trouble))
     }
 
-    async fn look_at_untaken(&self, row_key: &ControlKey) -> Result<bool, DispatchError> {
+    async fn look_at_untaken(&self, row_key: &ControlKey) -> Result<bool, ComponentError> {
         let now = self.emitter.now();
         let Some(row) = self.tasks.rows.get(row_key).await? else { return Ok(false) };
         // The index lags behind the row.
@@ -132,7 +132,7 @@ impl Health {
             }
             if record.has_pending_claim() {
                 // What it claimed before has not been sent: that comes first.
-                self.outbox.repeat(&key).await?;
+                self.outbox.resume(&key).await?;
                 continue;
             }
             let Some(message) = self.tasks.kept_message(&tenant, &task, &record).await? else {
@@ -156,19 +156,21 @@ impl Health {
         record: &TaskRecord,
         message: &TaskMessage,
         now: Millis,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         let message = self.tasks.with_renewed_input(message).await?;
         let queued = message.to_queue()?;
         let body = queued.body.clone();
         // It lies beside its task for as long as the task waits.
         self.tasks.keep_on(&message, &body, record).await?;
         let effects = Effects { messages: vec![queued], ..Effects::default() };
-        let claim =
-            self.outbox.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
+        let claim = self
+            .outbox
+            .new_claim(&PendingEffects { key: key.clone(), effects, started: None, ttl: None })
+            .await?;
         let before = now.minus(UNTAKEN_MS);
         match self.tasks.records.enqueue_again(key, record, &body, now, before, &claim).await? {
             Answer::Done(_) => {
-                self.outbox.repeat(key).await?;
+                self.outbox.resume(key).await?;
                 Ok(true)
             }
             Answer::Refused(_) => Ok(false),
@@ -176,7 +178,7 @@ impl Health {
     }
 
     /// Comes back to a row later, if it is as it was read: a fold that changed it has set the time itself.
-    async fn note_due(&self, key: &ControlKey, row: &SummaryRow, again: Again) -> Result<(), DispatchError> {
+    async fn note_due(&self, key: &ControlKey, row: &SummaryRow, again: Again) -> Result<(), ComponentError> {
         let ttl = kept_while_due(row.ttl, Some(again.at)).filter(|_| again.keeps_row);
         match self.tasks.rows.make_due(key, row, again.at, ttl).await? {
             RowPut::Applied | RowPut::Superseded => Ok(()),

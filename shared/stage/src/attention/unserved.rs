@@ -8,7 +8,7 @@ use ledgerline_store::keys;
 use super::{Note, NoteKind};
 use crate::Attention;
 use ledgerline_jobs::SummaryRow;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::RunRecord;
 
 /// Work that waits for less is on its way.
@@ -47,7 +47,7 @@ impl Attention {
         &self,
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Vec<Note>, DispatchError> {
+    ) -> Result<Vec<Note>, ComponentError> {
         let (rows, more) = self
             .rows
             .oldest_listed::<SummaryRow>(&keys::tasks_in(tenant, TaskState::Pending.as_str()), LOOKED_AT)
@@ -83,7 +83,7 @@ impl Attention {
         &self,
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Vec<Note>, DispatchError> {
+    ) -> Result<Vec<Note>, ComponentError> {
         let now = self.emitter.now();
         let (pending, mut more) = self
             .rows

@@ -8,7 +8,7 @@ use ledgerline_event::{Name, Seconds};
 
 use super::{JobEnd, JobNode, JobRecord, JobRecords, Mark, TaskOutcome};
 use crate::{
-    Cancelled, Claim, Hindrance, StoreError, TaskRecord, WithClaim, build_error, cancelled,
+    Cancelled, Claim, RetryCause, StoreError, TaskRecord, WithClaim, build_error, cancelled,
     keys::{self, ControlKey},
     number, text,
 };
@@ -23,7 +23,7 @@ pub enum EndsCount {
     /// Nothing is counted: those at these positions were counted before.
     CountedBefore(Vec<usize>),
     /// Nothing is counted: another writer, or throttling, was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 /// The start of a task of a job, to be written.
@@ -49,7 +49,7 @@ pub enum StartsClaim {
     /// None is made: the tasks at these positions have a record.
     StartedBefore(Vec<usize>),
     /// None is made: another writer, or throttling, was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 /// What became of the addition of tasks.
@@ -62,7 +62,7 @@ pub enum TaskAddition {
     /// The job is missing, completed, or not as it was read.
     Refused,
     /// Another writer, or throttling, was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 /// What became of a change of a job that was read, with a claim beside it.
@@ -73,7 +73,7 @@ pub enum JobWrite {
     /// The job is not as it was read, or what is to be put is there.
     Refused,
     /// Another writer, or throttling, was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 impl JobRecords {

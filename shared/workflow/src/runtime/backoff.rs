@@ -1,7 +1,7 @@
 //! Backoff of runs whose sessions fail: the pause before the next session, and when the run fails.
 
 use ledgerline_ledger::EmitError;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::RunRecord;
 use ledgerline_store::Fault;
 
@@ -26,7 +26,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// A session failed with `error`; `progressed` says whether it had appended an entry before.
-    pub(super) fn of(error: &DispatchError, run: &RunRecord, progressed: bool) -> Self {
+    pub(super) fn of(error: &ComponentError, run: &RunRecord, progressed: bool) -> Self {
         let rejected = run.rejected_visits();
         match is_permanent(error) {
             // An appended entry does not reset this count: each attempt at a step is an entry, and its result may be what
@@ -55,17 +55,17 @@ impl Backoff {
 }
 
 /// Whether a session with this error would fail in the same way each time.
-fn is_permanent(error: &DispatchError) -> bool {
+fn is_permanent(error: &ComponentError) -> bool {
     match error {
-        DispatchError::Store(error)
-        | DispatchError::NotCalled(error)
-        | DispatchError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
-        DispatchError::Emit(EmitError::Invalid(_))
-        | DispatchError::Invalid(_)
-        | DispatchError::Unknown { .. }
-        | DispatchError::Illegal(_)
-        | DispatchError::Refused(_) => true,
-        DispatchError::Emit(EmitError::NotAccepted { .. }) | DispatchError::Alert(_) => false,
+        ComponentError::Store(error)
+        | ComponentError::NotCalled(error)
+        | ComponentError::Emit(EmitError::Overflow(error)) => error.fault == Fault::Rejected,
+        ComponentError::Emit(EmitError::Invalid(_))
+        | ComponentError::Invalid(_)
+        | ComponentError::Unknown { .. }
+        | ComponentError::Illegal(_)
+        | ComponentError::Refused(_) => true,
+        ComponentError::Emit(EmitError::NotAccepted { .. }) | ComponentError::Alert(_) => false,
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_permanent_error_counts_even_after_progress() {
-        let error = DispatchError::Refused("no".into());
+        let error = ComponentError::Refused("no".into());
         for progressed in [false, true] {
             let backoff = Backoff::of(&error, &run(3, 2), progressed);
             assert_eq!((backoff.failed, backoff.rejected), (4, 3));
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn progress_resets_the_count_of_transient_errors() {
         let down = StoreError::told("GetItem", Fault::Unavailable, "InternalServerError", "?");
-        let error = DispatchError::Store(down);
+        let error = ComponentError::Store(down);
         let failed = |progressed| {
             let backoff = Backoff::of(&error, &run(3, 2), progressed);
             (backoff.failed, backoff.rejected, backoff.pause_ms())

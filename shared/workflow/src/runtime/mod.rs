@@ -3,11 +3,11 @@
 
 mod backoff;
 mod log_cache;
+mod next_past_event;
 mod outbox_sender;
 mod release;
 mod runner;
 mod sanitize;
 mod session;
-mod wait_matching;
 
 pub use runner::{Runner, RunnerOptions, Visited};

@@ -9,7 +9,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use ledgerline_event::{LogEvent, Name};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{LogEntry, RunRecord};
 use ledgerline_stage::Stage;
 
@@ -27,9 +27,9 @@ pub(super) struct OutboxSender<'a> {
     /// The events that were not sent, with the sequence numbers of their entries.
     pending: VecDeque<(u64, LogEvent)>,
     /// The request that is being sent, and the last entry whose events are all sent once it succeeds.
-    in_flight: Option<(u64, BoxFuture<'a, Result<(), DispatchError>>)>,
+    in_flight: Option<(u64, BoxFuture<'a, Result<(), ComponentError>>)>,
     sent: u64,
-    error: Option<DispatchError>,
+    error: Option<ComponentError>,
 }
 
 impl<'a> OutboxSender<'a> {
@@ -100,7 +100,7 @@ impl<'a> OutboxSender<'a> {
     }
 
     /// Sends all events that are left.
-    pub(super) async fn finish(&mut self) -> Result<(), DispatchError> {
+    pub(super) async fn finish(&mut self) -> Result<(), ComponentError> {
         loop {
             poll_fn(|cx| self.poll(cx)).await;
             if let Some(error) = self.error.take() {

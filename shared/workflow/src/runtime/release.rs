@@ -1,7 +1,7 @@
 //! Releasing a run: it waits, it has ended, this runner cannot execute it, or its visit failed.
 
 use ledgerline_event::{LogDraft, Millis, RunEventType};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{Appended, ReleasePlan, Released, RunLog};
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ impl Session<'_> {
         log: &RunLog,
         due: Option<Millis>,
         at_once: bool,
-    ) -> Result<Option<Visited>, DispatchError> {
+    ) -> Result<Option<Visited>, ComponentError> {
         self.outbox.finish().await?;
         let now = self.dispatch.now();
         let (tenant, run) = (&self.lease.tenant, &self.lease.record);
@@ -56,7 +56,7 @@ impl Session<'_> {
     }
 
     /// Emits the rest of a run that has ended, or that an external runner executes, and releases it.
-    pub(super) async fn end(&mut self, log: &mut RunLog) -> Result<Visited, DispatchError> {
+    pub(super) async fn end(&mut self, log: &mut RunLog) -> Result<Visited, ComponentError> {
         loop {
             if self.is_external {
                 self.dispatch.runs.settle_run(&self.lease.tenant, &log.run_id).await?;
@@ -84,7 +84,7 @@ impl Session<'_> {
         log: &mut RunLog,
         code: &str,
         error: &str,
-    ) -> Result<Visited, DispatchError> {
+    ) -> Result<Visited, ComponentError> {
         let failed = LogDraft {
             event_type: RunEventType::RunFailed,
             correlation_id: log.run_id.clone(),
@@ -101,7 +101,7 @@ impl Session<'_> {
         &mut self,
         log: &mut RunLog,
         last: LogDraft,
-    ) -> Result<Visited, DispatchError> {
+    ) -> Result<Visited, ComponentError> {
         while !has_ended(log) {
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
             match self.dispatch.runs.logs.append(log, &drafts, Some(&self.lease)).await? {
@@ -115,7 +115,11 @@ impl Session<'_> {
         self.end(log).await
     }
 
-    pub(super) async fn refuse(&mut self, log: &mut RunLog, error: String) -> Result<Visited, DispatchError> {
+    pub(super) async fn refuse(
+        &mut self,
+        log: &mut RunLog,
+        error: String,
+    ) -> Result<Visited, ComponentError> {
         tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
         self.dispatch.runs.registry.note_refused(&self.lease.tenant, &self.lease.record).await?;
         loop {
@@ -141,7 +145,7 @@ impl Session<'_> {
     /// Releases a run whose session failed, so that other runners need not wait for the lease to expire. It sends a message
     /// for the next session, so the message of this session can be deleted; if the release fails too, that one is
     /// delivered again.
-    pub(super) async fn postpone(&mut self, error: DispatchError) -> Result<Visited, DispatchError> {
+    pub(super) async fn postpone(&mut self, error: ComponentError) -> Result<Visited, ComponentError> {
         let (now, run_id) = (self.dispatch.now(), self.lease.record.run_id.clone());
         let backoff = Backoff::of(&error, &self.lease.record, self.progressed);
         let again_at = now.plus(backoff.pause_ms());

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{RUN_LEASE_MS, RunAcquisition, RunLease, RunMessage};
 use ledgerline_stage::Stage;
 use tokio::{sync::Notify, time::Instant};
@@ -90,7 +90,7 @@ impl Runner {
     }
 
     /// Publishes the workflows of this runner, so that the start of a run of an unknown workflow is refused.
-    pub async fn publish(&self) -> Result<(), DispatchError> {
+    pub async fn publish(&self) -> Result<(), ComponentError> {
         self.parts.dispatch.runs.registry.publish_workflows(self.parts.workflows.versions()).await
     }
 
@@ -99,7 +99,7 @@ impl Runner {
         &self,
         message: &RunMessage,
         deadline: Option<Instant>,
-    ) -> Result<Visited, DispatchError> {
+    ) -> Result<Visited, ComponentError> {
         let RunMessage { tenant_id, run_id } = message;
         let dispatch = &self.parts.dispatch;
         match dispatch.runs.leases.acquire_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
@@ -119,7 +119,7 @@ impl Runner {
         &self,
         lease: RunLease,
         deadline: Option<Instant>,
-    ) -> Result<Visited, DispatchError> {
+    ) -> Result<Visited, ComponentError> {
         let key = (lease.tenant.clone(), lease.record.run_id.clone());
         let wake = Arc::new(Notify::new());
         self.held().insert(key.clone(), wake.clone());

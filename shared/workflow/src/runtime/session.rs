@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, future::poll_fn, sync::Arc, task::Poll, time::D
 
 use ledgerline_engine::ABANDONED;
 use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType, RunState};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{Appended, EventTaken, LogEntry, Renewed, RunLease, RunLog, conflict};
 use ledgerline_stage::Stage;
 use ledgerline_store::StoreError;
@@ -17,9 +17,9 @@ use super::{
     Visited,
     backoff::REJECTED_MAX,
     log_cache::CachedLog,
+    next_past_event::{WaitMatching, timed_out_waits},
     outbox_sender::OutboxSender,
     sanitize::sanitize,
-    wait_matching::{WaitMatching, timed_out_waits},
 };
 use crate::{Execution, Services, Workflow, Workflows};
 
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the session, and gives back the log for the cache.
-    pub(super) async fn run(mut self) -> (Result<Visited, DispatchError>, CachedLog) {
+    pub(super) async fn run(mut self) -> (Result<Visited, ComponentError>, CachedLog) {
         let visited = match Box::pin(self.load()).await {
             Ok(visited) => Ok(visited),
             Err(error) => Box::pin(self.postpone(error)).await,
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
     }
 
     /// Loads the log, replays it and continues the run, unless it is to end without its workflow.
-    async fn load(&mut self) -> Result<Visited, DispatchError> {
+    async fn load(&mut self) -> Result<Visited, ComponentError> {
         let run = self.lease.record.clone();
         let known = self.cached_log.entries();
         let (mut log, entries) =
@@ -171,7 +171,11 @@ impl<'a> Session<'a> {
     }
 
     /// Polls the execution and appends the events that it wants, until the run ends or waits.
-    async fn drive(&mut self, log: &mut RunLog, execution: &mut Execution) -> Result<Visited, DispatchError> {
+    async fn drive(
+        &mut self,
+        log: &mut RunLog,
+        execution: &mut Execution,
+    ) -> Result<Visited, ComponentError> {
         loop {
             if has_ended(log) || self.is_external {
                 return self.end(log).await;
@@ -249,7 +253,7 @@ impl<'a> Session<'a> {
         log: &mut RunLog,
         execution: &mut Execution,
         mut drafts: Vec<LogDraft>,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         let dispatch = self.dispatch;
         for draft in &mut drafts {
             if draft.event_type == RunEventType::HookCreated
@@ -284,7 +288,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until a step makes progress, a time is due, or another message wakes the run.
-    async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, DispatchError> {
+    async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, ComponentError> {
         let dispatch = self.dispatch;
         // Emits pending events now, so that the ledger shows a slow step while it runs.
         self.outbox.begin();
@@ -310,7 +314,7 @@ impl<'a> Session<'a> {
         &mut self,
         log: &mut RunLog,
         execution: &mut Execution,
-    ) -> Result<Matched, DispatchError> {
+    ) -> Result<Matched, ComponentError> {
         let take = self.matching.take_oldest(self.dispatch, log, &mut self.lease);
         match self.outbox.send_during(Box::pin(take)).await? {
             None => Ok(Matched::Nothing),
@@ -341,7 +345,7 @@ impl<'a> Session<'a> {
     }
 
     /// Renews the lease if it is time.
-    async fn renew_if_due(&mut self) -> Result<Waited, DispatchError> {
+    async fn renew_if_due(&mut self) -> Result<Waited, ComponentError> {
         let now = self.dispatch.now();
         if now < self.renew_at() {
             return Ok(Waited::Progress);
@@ -350,7 +354,7 @@ impl<'a> Session<'a> {
     }
 
     /// Renews the lease, and finds out whether the run was woken.
-    async fn renew(&mut self) -> Result<Waited, DispatchError> {
+    async fn renew(&mut self) -> Result<Waited, ComponentError> {
         self.renewed_at = self.dispatch.now();
         Ok(match self.dispatch.runs.leases.renew_run(&mut self.lease).await? {
             Renewed::Kept => Waited::Progress,
@@ -386,7 +390,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    pub(super) async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, DispatchError> {
+    pub(super) async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, ComponentError> {
         let entries = self.dispatch.runs.logs.catch_up(log).await?;
         let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
         // An external runner has started the run, and executes it from now on.

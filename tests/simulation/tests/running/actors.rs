@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use ledgerline_event::Millis;
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission};
 use ledgerline_stage::Stage;
 use ledgerline_test_support::{
@@ -112,8 +112,8 @@ impl History<'_> {
                     assert!(!started || run.collapsed, "{run_id} is new again");
                     told.borrow_mut().push(Told::Started(run_id));
                 }
-                Err(DispatchError::Refused(reason)) => assert!(is_other, "{reason}"),
-                Err(DispatchError::Store(_)) => {}
+                Err(ComponentError::Refused(reason)) => assert!(is_other, "{reason}"),
+                Err(ComponentError::Store(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -151,7 +151,7 @@ impl History<'_> {
                 Ok(sent) => {
                     told.borrow_mut().push(Told::Sent { number, event_id: sent.event_id.to_string(), began })
                 }
-                Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
+                Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -201,7 +201,7 @@ impl History<'_> {
                 Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
                 Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
                 Ok(HookAnswer::Unknown) => panic!("{token} is unknown"),
-                Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
+                Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -213,7 +213,7 @@ impl History<'_> {
         self.spawn("cancel", async move {
             match dispatch.runs.cancel_run(&name(TENANT), &run_id, Some("no more")).await {
                 Ok(run) => assert!(run.state.is_terminal(), "{run_id} is {}", run.state),
-                Err(DispatchError::Illegal(_) | DispatchError::Store(_) | DispatchError::Emit(_)) => {}
+                Err(ComponentError::Illegal(_) | ComponentError::Store(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -296,7 +296,7 @@ async fn receive_and_visit(runner: Runner, sqs: aws_sdk_sqs::Client, queue: Stri
             let _ = sqs.delete_message().queue_url(&queue).receipt_handle(receipt).send().await;
         }
         // The message comes again.
-        Err(DispatchError::Store(_) | DispatchError::NotCalled(_) | DispatchError::Emit(_)) => {}
+        Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
         Err(error) => panic!("{message:?}: {error:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use ledgerline_event::{RunHistory, RunState, StepState, WaitFor};
 use ledgerline_ledger::Emitter;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::ExternalEvent;
 use ledgerline_stage::Stage;
 use ledgerline_test_support::name;
@@ -27,15 +27,15 @@ pub(super) async fn append_one(
 ) {
     let log = match dispatch.runs.run_events(&name(TENANT), &run_id).await {
         Ok(log) => log,
-        Err(DispatchError::Unknown { .. }) => Vec::new(),
+        Err(ComponentError::Unknown { .. }) => Vec::new(),
         Err(_) => return,
     };
     let now = dispatch.now().get();
     let Some(event) = next(&RunHistory::of(&log).unwrap(), &run_id, now, &mut random, hurry) else { return };
     match dispatch.external_runs.append_external(&emitter, &run_id, event).await {
-        // Somebody else was faster, or a service did not do its part.
-        Ok(_) | Err(DispatchError::Illegal(_) | DispatchError::Refused(_) | DispatchError::Store(_)) => {}
-        Err(DispatchError::Emit(_)) => {}
+        // Another driver was faster, or a service did not do its part.
+        Ok(_) | Err(ComponentError::Illegal(_) | ComponentError::Refused(_) | ComponentError::Store(_)) => {}
+        Err(ComponentError::Emit(_)) => {}
         Err(error) => panic!("{error:?}"),
     }
 }

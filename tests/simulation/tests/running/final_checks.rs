@@ -345,7 +345,7 @@ impl FinalChecks<'_> {
             let visited = self.runner.visit(&message, None).await.unwrap();
             assert_eq!(visited, Visited::Suspended, "{run_id}");
             let entries = self.dispatch.runs.logs.log_entries(TENANT, run_id, 0).await.unwrap();
-            assert_eq!(entries.len(), known.entries.len(), "{run_id} could go on, and nobody did");
+            assert_eq!(entries.len(), known.entries.len(), "{run_id} could go on, and no runner visited it");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ledgerline_event::catalogue::ErrorCategory;
 use ledgerline_jobs::{Acquisition, EndAnswer, TaskEnd, TaskMessage};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_stage::Stage;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ pub(super) async fn work(
     sqs: aws_sdk_sqs::Client,
     queue: String,
     fails: bool,
-) -> Result<(), DispatchError> {
+) -> Result<(), ComponentError> {
     let answer = sqs.receive_message().queue_url(&queue).max_number_of_messages(1).send().await;
     let Some(received) = answer.ok().and_then(|answer| answer.messages?.pop()) else { return Ok(()) };
     let body = received.body().unwrap();

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{FutureExt, future::join_all};
 use ledgerline_event::Name;
 use ledgerline_ledger::Emitter;
-use ledgerline_store::{Mark, MarkPlace, MarkRecords, MarkStamp, Patience, StoreError, keys};
+use ledgerline_store::{Mark, MarkPlace, MarkRecords, MarkStamp, RequestRetry, StoreError, keys};
 use tokio::time::timeout;
 
 /// A drainer at a tenant.
@@ -73,9 +73,9 @@ impl Marks {
         drainer: &Name,
         fence: u64,
     ) -> Result<(), StoreError> {
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         while let Err(error) = self.mark_dirty(tenant, drainer, fence).await {
-            patience.wait_after(error).await?;
+            retries.wait_after(error).await?;
         }
         Ok(())
     }
@@ -103,9 +103,9 @@ impl Marks {
         (tenant, drainer): (&Name, &Name),
         place: MarkPlace,
     ) -> Result<(), StoreError> {
-        let mut patience = Patience::default();
+        let mut retries = RequestRetry::default();
         while let Err(error) = self.records.put_without_fence(tenant, drainer, place, &self.stamp()).await {
-            patience.wait_after(error).await?;
+            retries.wait_after(error).await?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use ledgerline_subscription::{Explanation, Matcher, Subscription};
 use serde::Deserialize;
 
 use crate::{NewSubscription, Registry};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 
 /// The app of a sample that names none.
 const APP: &str = "ledgerline";
@@ -76,7 +76,7 @@ impl Registry {
         tenant: &Name,
         event: &Event,
         draft: Option<NewSubscription>,
-    ) -> Result<Vec<Explanation>, DispatchError> {
+    ) -> Result<Vec<Explanation>, ComponentError> {
         let draft =
             draft.map(|new| self.draft(tenant, Name::new("subscriptionId", DRAFT)?, new)).transpose()?;
         let types = self.types_of(tenant).await?;

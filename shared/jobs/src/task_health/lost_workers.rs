@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use ledgerline_event::{Millis, Name, TaskSummary};
-use ledgerline_outbox::{DispatchError, Effects, Intent, Message, Queue, group};
+use ledgerline_outbox::{ComponentError, Effects, Message, PendingEffects, Queue, message_group};
 use ledgerline_store::{
     Answer, FoundRecord, Phase, TaskRecord,
     keys::{self, ControlKey},
@@ -55,7 +55,7 @@ impl Health {
         overdue: &[&TaskSummary],
         now: Millis,
         deadline: Instant,
-    ) -> Result<(HashMap<Name, LostTask>, usize), DispatchError> {
+    ) -> Result<(HashMap<Name, LostTask>, usize), ComponentError> {
         let key_of = |task: &TaskSummary| keys::task_record(tenant, &task.request_id, task.generation);
         let keys: Vec<ControlKey> = overdue.iter().map(|task| key_of(task)).collect();
         let (mut lost, mut trouble) = (HashMap::new(), 0);
@@ -105,7 +105,7 @@ impl Health {
         task: &TaskSummary,
         mut record: TaskRecord,
         now: Millis,
-    ) -> Result<Option<LostTask>, DispatchError> {
+    ) -> Result<Option<LostTask>, ComponentError> {
         loop {
             if !is_lost(&record, now) {
                 return Ok(None);
@@ -115,19 +115,22 @@ impl Health {
             let attempt = record.attempt.max(task.attempt.unwrap_or(0));
             if record.has_pending_claim() {
                 // What it claimed before has not been sent: that comes first.
-                self.outbox.repeat(key).await?;
+                self.outbox.resume(key).await?;
             }
             if record.resent_attempt.is_some_and(|resent| resent >= attempt) {
                 return Ok(Some(LostTask::SentBefore));
             }
-            let message = Message { queue: Queue::Tasks, group: group(tenant), body, delay_seconds: 0 };
+            let message =
+                Message { queue: Queue::Tasks, group: message_group(tenant), body, delay_seconds: 0 };
             let effects = Effects { messages: vec![message], ..Effects::default() };
-            let claim =
-                self.outbox.pending(&Intent { key: key.clone(), effects, started: None, ttl: None }).await?;
+            let claim = self
+                .outbox
+                .new_claim(&PendingEffects { key: key.clone(), effects, started: None, ttl: None })
+                .await?;
             match self.tasks.records.send_again(key, &record, attempt, &claim).await? {
                 Answer::Done(_) => {
                     tracing::warn!(%tenant, task = %task.request_id, attempt, "its worker is lost; its message was sent again");
-                    self.outbox.repeat(key).await?;
+                    self.outbox.resume(key).await?;
                     return Ok(Some(LostTask::SentAgain));
                 }
                 Answer::Refused(None) => return Ok(None),

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{EventSender, Runs, SentEvents};
-use ledgerline_outbox::{DispatchError, Effects, Intent, Keyed, Made, SentEvent, check_idempotency_key};
+use ledgerline_outbox::{
+    ComponentError, Effects, Keyed, Made, PendingEffects, SentEvent, check_idempotency_key,
+};
 
 /// A match is stored under each of its leaves: it should be short.
 const MATCH_BYTES: usize = 8_000;
@@ -63,7 +65,7 @@ impl EventSubmission {
         let Some(key) = &self.idempotency_key else { return Ok(None) };
         check_idempotency_key("idempotencyKey", key)?;
         let asked = json!({ "event": self.event, "data": self.data, "match": self.r#match });
-        let content_hash = ledgerline_outbox::digest(&[&asked.to_string()]);
+        let content_hash = ledgerline_outbox::short_hash(&[&asked.to_string()]);
         Ok(Some(Keyed { row: keys::send_request(tenant, key), content_hash, any_content: false }))
     }
 }
@@ -81,7 +83,7 @@ impl EventSender {
         emitter: &Emitter,
         submission: EventSubmission,
         from: Option<(&Name, Name)>,
-    ) -> Result<SubmittedEvent, DispatchError> {
+    ) -> Result<SubmittedEvent, ComponentError> {
         let event_name = Name::new("event", submission.event.as_str())?;
         if let Some(beginning) = ledgerline_subscription::reserved_beginning(&event_name) {
             let reason = format!("`{event_name}` cannot be sent: `{beginning}…` are the system's own events");
@@ -107,13 +109,13 @@ impl EventSender {
         let event_id = sent.event_id.clone();
         let key = keys::send_claim(&sent.tenant_id, &event_id);
         let effects = self.runs.sent.sent_effects(emitter, sent).await?;
-        let intent = Intent { key, effects, started: Some(event_id.clone()), ttl: None };
-        match self.outbox.carry_out_once(intent, keyed.as_ref()).await {
+        let pending = PendingEffects { key, effects, started: Some(event_id.clone()), ttl: None };
+        match self.outbox.execute_once(pending, keyed.as_ref()).await {
             Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
             Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
             // Too many senders want one of the runs, or the table throttles. The event is accepted and the sweep calls the rest: after an error
             // the sender would send it twice.
-            Err(DispatchError::NotCalled(error))
+            Err(ComponentError::NotCalled(error))
                 if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
             {
                 tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep resumes it");
@@ -126,7 +128,7 @@ impl EventSender {
 
 impl SentEvents {
     /// What sending an event takes: it is also an ordinary event of the ledger.
-    pub async fn sent_effects(&self, emitter: &Emitter, sent: SentEvent) -> Result<Effects, DispatchError> {
+    pub async fn sent_effects(&self, emitter: &Emitter, sent: SentEvent) -> Result<Effects, ComponentError> {
         check_match("match", &sent.match_criteria)?;
         let size = sent.match_criteria.to_string().len();
         if size > MATCH_BYTES {
@@ -160,7 +162,7 @@ impl SentEvents {
         sent: &SentEvent,
         place: Millis,
         whole: bool,
-    ) -> Result<SentEventRecord, DispatchError> {
+    ) -> Result<SentEventRecord, ComponentError> {
         let mut row = SentEventRecord {
             event_id: sent.event_id.clone(),
             timestamp: place,
@@ -188,7 +190,7 @@ impl SentEvents {
         tenant: &Name,
         event_name: &str,
         mut row: SentEventRecord,
-    ) -> Result<Option<SentEvent>, DispatchError> {
+    ) -> Result<Option<SentEvent>, ComponentError> {
         if row.event.is_none() && row.event_key.is_none() {
             let Some(whole) = self.records.whole(tenant, event_name, &row).await? else { return Ok(None) };
             row = whole;
@@ -206,19 +208,19 @@ impl SentEvents {
 
 impl Runs {
     /// Writes a sent event down and calls the runs that wait for it. The same again changes nothing.
-    pub async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), DispatchError> {
+    pub async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), ComponentError> {
         self.sent.place_sent(sent).await?;
         let lookups: Vec<_> =
             leaves_of(sent).into_iter().map(|leaf| self.call_waiters(sent, leaf).boxed()).collect();
-        let looked: Vec<Result<(), DispatchError>> =
+        let looked: Vec<Result<(), ComponentError>> =
             stream::iter(lookups).buffer_unordered(SIDE_BY_SIDE).collect().await;
         looked.into_iter().collect::<Result<(), _>>().map_err(|error| match error {
-            DispatchError::Store(error) => DispatchError::NotCalled(error),
+            ComponentError::Store(error) => ComponentError::NotCalled(error),
             other => other,
         })
     }
 
-    async fn call_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), DispatchError> {
+    async fn call_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), ComponentError> {
         let mut waiters = self.waits.waiters(&sent.tenant_id, &sent.event_name, leaf);
         let mut trouble = None;
         while let Some(waiter) = waiters.next().await? {

@@ -16,7 +16,7 @@ use crate::{
     block_retry::pause,
     open_blocks::{Hindered, OpenBlocks},
 };
-use ledgerline_outbox::{About, DispatchError, Notice};
+use ledgerline_outbox::{About, ComponentError, Notice};
 
 /// After so many attempts a start is parked.
 pub const MAX_ATTEMPTS: u32 = 5;
@@ -24,7 +24,7 @@ pub const MAX_ATTEMPTS: u32 = 5;
 /// The same start always has the same id.
 pub(crate) fn id(about: &About<'_>) -> String {
     let epoch = about.epoch.to_string();
-    let digest = ledgerline_outbox::digest(&[about.drainer, &epoch, about.subscription, about.sk]);
+    let digest = ledgerline_outbox::short_hash(&[about.drainer, &epoch, about.subscription, about.sk]);
     format!("{}-{}", about.event.timestamp, &digest[..16])
 }
 
@@ -78,7 +78,7 @@ impl ParkedStarts {
         subscription: &Subscription,
         reason: &str,
         alerts: &mut Vec<keys::ControlKey>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let before = self.records.get(&about.event.tenant_id, &id(&about)).await?;
         match &before {
             // One that waits in a block is decided anew when its turn comes.
@@ -101,7 +101,7 @@ impl ParkedStarts {
         about: About<'_>,
         subscription: &Subscription,
         reason: &str,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let details = json!({
             "subscriptionId": subscription.subscription_id,
             "workflowType": subscription.workflow_type,
@@ -119,7 +119,7 @@ impl ParkedStarts {
         reason: &str,
         attempts: u32,
         alerts: Option<&mut Vec<keys::ControlKey>>,
-    ) -> Result<ParkedStart, DispatchError> {
+    ) -> Result<ParkedStart, ComponentError> {
         let now = self.emitter.now();
         self.notify_failed(about, subscription, reason).await?;
         let because = ParkedBecause::Failed;
@@ -132,7 +132,7 @@ impl ParkedStarts {
     }
 
     /// Takes away the record of a start that the drain stood before.
-    pub(crate) async fn no_longer_retrying(&self, tenant: &Name, id: &str) -> Result<(), DispatchError> {
+    pub(crate) async fn no_longer_retrying(&self, tenant: &Name, id: &str) -> Result<(), ComponentError> {
         match self.records.delete_if_halted(tenant, id).await? {
             ParkedWrite::Done | ParkedWrite::Changed => Ok(()),
         }
@@ -145,7 +145,7 @@ impl ParkedStarts {
         subscription: &Subscription,
         because: ParkedBecause,
         reason: String,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let now = self.emitter.now();
         let start =
             ParkedStart { parked_at: Some(now), ..parked_start(&about, subscription, because, reason, now) };
@@ -164,7 +164,7 @@ impl ParkedStarts {
         because: ParkedBecause,
         reason: &str,
         attempts: u32,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let details = json!({
             "subscriptionId": subscription.subscription_id,
             "workflowType": subscription.workflow_type,
@@ -182,7 +182,7 @@ impl ParkedStarts {
         about: About<'_>,
         subscription: &Subscription,
         reason: &str,
-    ) -> Result<Option<keys::ControlKey>, DispatchError> {
+    ) -> Result<Option<keys::ControlKey>, ComponentError> {
         let id = id(&about);
         let event = about.event;
         let text = format!(
@@ -207,7 +207,7 @@ impl ParkedStarts {
         with_retrying: bool,
         limit: usize,
         cursor: Option<&str>,
-    ) -> Result<ParkedPage, DispatchError> {
+    ) -> Result<ParkedPage, ComponentError> {
         let filter = if with_retrying { ParkedFilter::All } else { ParkedFilter::Parked };
         let page = self.records.page(tenant, filter, limit, cursor).await?;
         Ok(ParkedPage { items: self.as_blocked(tenant, page.items).await?, cursor: page.cursor })
@@ -218,7 +218,7 @@ impl ParkedStarts {
         &self,
         tenant: &Name,
         mut starts: Vec<ParkedStart>,
-    ) -> Result<Vec<ParkedStart>, DispatchError> {
+    ) -> Result<Vec<ParkedStart>, ComponentError> {
         let block_of = |start: &ParkedStart| Some((start.drainer_id.clone(), start.block.clone()?));
         let mut wanted: Vec<(Name, String)> = starts.iter().filter_map(block_of).collect();
         wanted.sort();
@@ -242,13 +242,13 @@ impl ParkedStarts {
     }
 
     /// One parked start.
-    pub async fn parked_start(&self, tenant: &Name, id: &str) -> Result<ParkedStart, DispatchError> {
+    pub async fn parked_start(&self, tenant: &Name, id: &str) -> Result<ParkedStart, ComponentError> {
         let found = match id.len() {
             1..=64 => self.records.get(tenant, id).await?,
             _ => None,
         };
         let shown = self.as_blocked(tenant, found.into_iter().collect()).await?;
-        shown.into_iter().next().ok_or_else(|| DispatchError::Unknown {
+        shown.into_iter().next().ok_or_else(|| ComponentError::Unknown {
             what: "parked",
             id: id.to_owned(),
             hint: "; `ledgerline parked list` shows those that there are".into(),
@@ -294,6 +294,6 @@ mod tests {
 
     #[test]
     fn texts_that_join_alike_have_different_digests() {
-        assert_ne!(ledgerline_outbox::digest(&["ab", "c"]), ledgerline_outbox::digest(&["a", "bc"]));
+        assert_ne!(ledgerline_outbox::short_hash(&["ab", "c"]), ledgerline_outbox::short_hash(&["a", "bc"]));
     }
 }

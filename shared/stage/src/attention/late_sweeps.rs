@@ -4,7 +4,7 @@ use ledgerline_event::Millis;
 
 use super::{Note, NoteKind};
 use crate::Attention;
-use ledgerline_outbox::{DispatchError, SweepEnd, Sweeper};
+use ledgerline_outbox::{ComponentError, SweepEnd, Sweeper};
 
 /// A sweep whose last end is longer ago is late. The slowest of them comes every two minutes.
 const LATE_MS: u64 = 10 * 60_000;
@@ -16,7 +16,7 @@ fn is_late(ended_at: Millis, now: Millis) -> bool {
 
 impl Attention {
     /// Sweeps and rounds that should have come to their end by now. One that never has is not known to be late.
-    pub(super) async fn late_sweeps(&self) -> Result<Vec<Note>, DispatchError> {
+    pub(super) async fn late_sweeps(&self) -> Result<Vec<Note>, ComponentError> {
         let now = self.emitter.now();
         let mut notes = Vec::new();
         for sweeper in Sweeper::ALL {

@@ -15,7 +15,6 @@ use tokio::runtime::Runtime;
 use crate::{
     backlog,
     cpu::{measured, of_process},
-    idle,
     report::{Goal, Report},
     seed_loop::{Passed, SeedLoop},
     services::Services,
@@ -68,7 +67,7 @@ pub(crate) fn run() -> anyhow::Result<Report> {
     }
     bench.pages(&mut report)?;
     bench.services.stop();
-    idle::run(&mut report)?;
+    super::idle::run(&mut report)?;
     Ok(report)
 }
 

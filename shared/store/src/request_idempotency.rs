@@ -6,8 +6,8 @@ use ledgerline_event::{Millis, Name, Seconds};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cancelled, Claim, ControlKey, ControlTable, Hindrance, LIFETIME_SECONDS, StoreError, build_error,
-    cancelled, number,
+    Cancelled, Claim, ControlKey, ControlTable, LIFETIME_SECONDS, RetryCause, StoreError, TableWrite,
+    build_error, cancelled, number,
 };
 
 /// When a key that is used now is free again.
@@ -86,7 +86,7 @@ pub enum KeyedPut {
     /// The key was free, and the claim is there already.
     ClaimTaken(Box<Claim>),
     /// Something that passes was in the way.
-    Busy(Hindrance),
+    Busy(RetryCause),
 }
 
 /// The first requests under all keys.
@@ -113,6 +113,15 @@ impl FirstRequests {
         row: &ControlKey,
         first: &FirstRequest,
         now: Millis,
+    ) -> Result<TableWrite, StoreError> {
+        Ok(self.write(row, first, now)?.into())
+    }
+
+    fn write(
+        &self,
+        row: &ControlKey,
+        first: &FirstRequest,
+        now: Millis,
     ) -> Result<TransactWriteItem, StoreError> {
         let put = self
             .table
@@ -133,7 +142,7 @@ impl FirstRequests {
         claim: Option<(&ControlKey, &Claim)>,
         now: Millis,
     ) -> Result<KeyedPut, StoreError> {
-        let mut transaction = self.table.transaction().transact_items(self.put_new(row, first, now)?);
+        let mut transaction = self.table.transaction().transact_items(self.write(row, first, now)?);
         if let Some((key, claim)) = claim {
             let put = self.table.put_for_transaction(key, claim)?;
             let put = put.condition_expression("attribute_not_exists(PK)").build().map_err(build_error)?;

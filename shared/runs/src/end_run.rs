@@ -6,8 +6,8 @@ use ledgerline_store::{RunEnding, StoreError};
 
 use super::{Appended, RunLease, RunLog, RunRecord, log::json_size};
 use crate::RunLogs;
-use ledgerline_outbox::DispatchError;
-use ledgerline_store::{Hindrance, Patience, wait_for_turn};
+use ledgerline_outbox::ComponentError;
+use ledgerline_store::{RequestRetry, RetryCause, wait_for_turn};
 
 /// A larger last event lies in the payload bucket: a record has 400 KB.
 const INLINE_BYTES: usize = 50_000;
@@ -20,7 +20,7 @@ pub(crate) fn is_last(event_type: RunEventType) -> bool {
 
 impl RunLogs {
     /// What the record says about an end that comes with a later entry. `nonce` is that of the entry.
-    pub async fn ending(&self, last: &LogDraft, nonce: &Name) -> Result<RunEnding, DispatchError> {
+    pub async fn ending(&self, last: &LogDraft, nonce: &Name) -> Result<RunEnding, ComponentError> {
         let json = serde_json::to_string(last)
             .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
         if json_size(&json) <= INLINE_BYTES {
@@ -32,7 +32,7 @@ impl RunLogs {
     }
 
     /// The event with which a run ends that has begun to end and has not ended.
-    pub async fn ending_of(&self, run: &RunRecord) -> Result<Option<LogDraft>, DispatchError> {
+    pub async fn ending_of(&self, run: &RunRecord) -> Result<Option<LogDraft>, ComponentError> {
         let unreadable = |what: String| StoreError::unreadable("reading a run", what);
         let json = match (&run.ending, &run.ending_key) {
             _ if run.ended_at.is_some() => return Ok(None),
@@ -47,7 +47,7 @@ impl RunLogs {
     }
 
     /// The same of a run as it is now.
-    pub async fn ending_now(&self, tenant: &Name, run_id: &Name) -> Result<Option<LogDraft>, DispatchError> {
+    pub async fn ending_now(&self, tenant: &Name, run_id: &Name) -> Result<Option<LogDraft>, ComponentError> {
         match self.records.get(tenant, run_id).await? {
             Some(run) => self.ending_of(&run).await,
             None => Ok(None),
@@ -60,15 +60,15 @@ impl RunLogs {
         log: &mut RunLog,
         last: &LogDraft,
         lease: Option<&RunLease>,
-    ) -> Result<(), DispatchError> {
-        let mut patience = Patience::default();
+    ) -> Result<(), ComponentError> {
+        let mut retries = RequestRetry::default();
         while !log.history.state().is_some_and(RunState::is_terminal) {
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
             match self.append(log, &drafts, lease).await? {
                 // Perhaps more was open than one entry closes.
                 Appended::Done(_) => {}
                 Appended::Behind | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
-                    wait_for_turn(&mut patience, Hindrance::Behind).await?;
+                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
                     self.catch_up(log).await?;
                 }
             }

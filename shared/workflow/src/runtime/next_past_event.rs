@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ledgerline_event::{LogDraft, Name, RunEventType, WaitFor, WaitOutcome};
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_runs::{EventTaken, PastEvent, RunLease, RunLog};
 use ledgerline_stage::Stage;
 
@@ -33,7 +33,7 @@ impl WaitMatching {
         dispatch: &Stage,
         log: &mut RunLog,
         lease: &mut RunLease,
-    ) -> Result<Option<EventTaken>, DispatchError> {
+    ) -> Result<Option<EventTaken>, ComponentError> {
         // Another wait may have taken an event that was found, or the wait is over.
         let history = &log.history;
         self.found.retain(|wait_id, past| {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{LogEntry, LookPositions, RunRecord};
 use crate::Runs;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::Answer;
 
 impl Runs {
@@ -31,7 +31,7 @@ impl Runs {
         tenant: &Name,
         run: &RunRecord,
         events: &[LogEvent],
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         let emitter = self.run_emitter(tenant, run);
         let sealed = events.iter().map(|event| async {
             let event = in_ledger(&emitter, event)?;
@@ -43,7 +43,7 @@ impl Runs {
     }
 
     /// Does what is left to do for an external run: its new waits match past events, and its log is emitted.
-    pub async fn settle_run(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+    pub async fn settle_run(&self, tenant: &Name, run_id: &Name) -> Result<(), ComponentError> {
         loop {
             let Some(run) = self.records.get(tenant, run_id).await? else { return Ok(()) };
             if !run.external {
@@ -72,7 +72,7 @@ impl Runs {
     }
 
     /// Emits what the ledger does not have yet of a run that no runner has acquired.
-    pub async fn emit_pending(&self, tenant: &Name, run_id: &Name) -> Result<(), DispatchError> {
+    pub async fn emit_pending(&self, tenant: &Name, run_id: &Name) -> Result<(), ComponentError> {
         loop {
             let Some(run) = self.records.get(tenant, run_id).await? else { return Ok(()) };
             let entries = self.logs.log_entries(tenant, run_id, run.emitted).await?;
@@ -93,7 +93,7 @@ impl Runs {
         tenant: &Name,
         run: &RunRecord,
         mut entries: Vec<LogEntry>,
-    ) -> Result<u64, DispatchError> {
+    ) -> Result<u64, ComponentError> {
         entries.retain(|entry| entry.sequence > run.emitted);
         let last = entries.last().map_or(run.emitted, |entry| entry.sequence);
         let events: Vec<LogEvent> = entries.into_iter().flat_map(|entry| entry.events).collect();
@@ -109,7 +109,7 @@ impl Runs {
         run: &RunRecord,
         entries: &[LogEntry],
         positions: &mut LookPositions,
-    ) -> Result<bool, DispatchError> {
+    ) -> Result<bool, ComponentError> {
         let waits = entries.iter().flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
         let waits: BTreeSet<&Name> =
             waits.map(|event| &event.correlation_id).chain(&run.called_waits).collect();

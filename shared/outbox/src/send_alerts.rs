@@ -4,78 +4,30 @@
 //! Alerts have due shards of their own, so that a Slack that is down holds up nothing else. Those of one tenant and minute
 //! are one message. A message that was sent is finished after that: a process that dies in between sends it twice.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::join_all, stream};
 use ledgerline_alert::AlertError;
-use ledgerline_event::Name;
 use ledgerline_store::{
     StoreError, StoredClaim,
     keys::{self, ControlKey, DUE_SHARDS},
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::{Claim, ClaimState, DispatchError, Outbox, POSTPONED_MS};
+use crate::{
+    Claim, ClaimState, ComponentError, Outbox, POSTPONED_MS,
+    merge_alerts::{MergedAlerts, PendingAlert, merge_alerts},
+};
 
 /// How long all alerts of a sweep, or of a health check, may take together.
 const BUDGET: Duration = Duration::from_secs(4);
 /// Alerts of one shard and one sweep; the next sweep takes the rest.
 const AT_ONCE: i32 = 100;
-/// A longer message is split: Slack cuts what has more than 40,000 characters.
-const MAX_BYTES: usize = 20_000;
-/// The longest text of one alert: a reason may quote what a producer sent.
-const MAX_CHARS: usize = 3_000;
 /// Alerts that are read at the same time, some of them from the payload bucket.
 const READ_AT_ONCE: usize = 8;
 /// How long a message waits that Slack refuses for what it says.
 const UNFIT_MS: u64 = 6 * 60 * 60_000;
 const MINUTE_MS: u64 = 60_000;
-
-/// An alert that is not sent yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pending {
-    key: ControlKey,
-    claim_id: Option<Name>,
-    tenant: String,
-    minute: u64,
-    text: String,
-}
-
-/// Several alerts as one message.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Merged {
-    claims: Vec<(ControlKey, Option<Name>)>,
-    text: String,
-}
-
-/// The text of an alert as it is claimed: a long one is cut.
-pub fn alert_text(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}
-
-/// One message per tenant and minute, the oldest first.
-fn merge(pending: Vec<Pending>) -> Vec<Merged> {
-    let mut groups: BTreeMap<(u64, String), Vec<Merged>> = BTreeMap::new();
-    for Pending { key, claim_id, tenant, minute, text } in pending {
-        let messages = groups.entry((minute, tenant)).or_default();
-        match messages.last_mut().filter(|last| last.text.len() + text.len() <= MAX_BYTES) {
-            Some(last) => {
-                last.text.push_str("\n\n");
-                last.text.push_str(&text);
-                last.claims.push((key, claim_id));
-            }
-            None => messages.push(Merged { claims: vec![(key, claim_id)], text }),
-        }
-    }
-    groups.into_values().flatten().collect()
-}
 
 impl Outbox {
     /// Sends alerts that were just claimed. What is not sent now is sent by a sweep.
@@ -133,7 +85,7 @@ impl Outbox {
                 return Vec::new();
             }
         };
-        for Merged { claims, text } in merge(pending) {
+        for MergedAlerts { claims, text } in merge_alerts(pending) {
             if Instant::now() >= deadline {
                 return Vec::new();
             }
@@ -174,7 +126,7 @@ impl Outbox {
         &self,
         alerts: &[ControlKey],
         deadline: Instant,
-    ) -> Result<Vec<Pending>, DispatchError> {
+    ) -> Result<Vec<PendingAlert>, ComponentError> {
         let claims = timeout_at(deadline, self.claims.get_all(alerts)).await;
         let Ok(claims) = claims else { return Ok(Vec::new()) };
         let mut reading = Vec::new();
@@ -193,7 +145,8 @@ impl Outbox {
             reading.push(pending.boxed());
         }
         let read = stream::iter(reading).buffer_unordered(READ_AT_ONCE);
-        let mut pending: Vec<Pending> = read.filter_map(|pending| async move { pending }).collect().await;
+        let mut pending: Vec<PendingAlert> =
+            read.filter_map(|pending| async move { pending }).collect().await;
         pending.sort_by(|one, other| (&one.key.pk, &one.key.sk).cmp(&(&other.key.pk, &other.key.sk)));
         Ok(pending)
     }
@@ -202,7 +155,7 @@ impl Outbox {
         &self,
         key: ControlKey,
         claim: Result<Claim, StoreError>,
-    ) -> Result<Option<Pending>, DispatchError> {
+    ) -> Result<Option<PendingAlert>, ComponentError> {
         let claim = claim?;
         if claim.state != ClaimState::Pending {
             return Ok(None);
@@ -210,44 +163,6 @@ impl Outbox {
         let Some(text) = self.effects_of(&claim).await?.alert else { return Ok(None) };
         let tenant = keys::parse_claim(&key.pk).unwrap_or_default().to_owned();
         let minute = claim.claimed_at.get() / MINUTE_MS;
-        Ok(Some(Pending { key, claim_id: claim.claim_id, tenant, minute, text }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pending(tenant: &str, minute: u64, text: &str) -> Pending {
-        let key = ControlKey { pk: format!("CLAIM#{tenant}#{text}"), sk: "ALERT".to_owned() };
-        Pending { key, claim_id: None, tenant: tenant.to_owned(), minute, text: text.to_owned() }
-    }
-
-    #[test]
-    fn alerts_of_one_tenant_and_minute_are_one_message() {
-        let merged = merge(vec![
-            pending("a", 2, "late"),
-            pending("a", 1, "one"),
-            pending("b", 1, "other"),
-            pending("a", 1, "two"),
-        ]);
-        let texts: Vec<&str> = merged.iter().map(|message| message.text.as_str()).collect();
-        assert_eq!(texts, ["one\n\ntwo", "other", "late"]);
-        assert_eq!(merged[0].claims.len(), 2);
-    }
-
-    #[test]
-    fn a_long_text_is_cut_between_characters() {
-        assert_eq!(alert_text("short".into()), "short");
-        let cut = alert_text("é".repeat(MAX_CHARS + 1));
-        assert_eq!((cut.chars().count(), cut.ends_with('…')), (MAX_CHARS + 1, true));
-    }
-
-    #[test]
-    fn a_message_that_would_be_too_long_is_split_and_loses_nothing() {
-        let long = "x".repeat(MAX_BYTES / 2);
-        let merged = merge((0..5).map(|_| pending("a", 1, &long)).collect());
-        assert!(merged.iter().all(|message| message.text.len() <= MAX_BYTES + 2));
-        assert_eq!(merged.iter().map(|message| message.claims.len()).sum::<usize>(), 5);
+        Ok(Some(PendingAlert { key, claim_id: claim.claim_id, tenant, minute, text }))
     }
 }

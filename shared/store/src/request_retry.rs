@@ -1,7 +1,7 @@
 //! How long a caller waits before it sends the same request again, by what was in the way.
 //!
 //! A conflict is over in a moment and says that others want the same record: a few retries, then the caller hears of it.
-//! A throttled table needs time and fewer requests: long pauses, and patience for as long as a caller of the API waits.
+//! A throttled table needs time and fewer requests: long pauses, for as long as a caller of the API waits.
 //! Every pause is chosen evenly between nothing and its ceiling, so that callers that met once do not meet again.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::{Fault, StoreError};
 
 /// What was in the way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hindrance {
+pub enum RetryCause {
     /// A transaction on the same record was under way.
     Conflict,
     /// Another writer was first. The caller reads again and retries; of many such callers one succeeds each time.
@@ -32,8 +32,8 @@ struct Steps {
     most_ms: u64,
 }
 
-impl Hindrance {
-    /// The hindrance that an error tells of, if waiting helps against it.
+impl RetryCause {
+    /// The cause for a retry that a fault is, if waiting helps against it.
     pub fn of(fault: Fault) -> Option<Self> {
         match fault {
             Fault::Conflict => Some(Self::Conflict),
@@ -61,49 +61,49 @@ impl Hindrance {
     }
 }
 
-/// Retries of a [brief](Patience::brief) patience while a service throttles: 2 s at the most.
+/// Retries of a [brief](RequestRetry::brief) policy while a service throttles: 2 s at the most.
 const BRIEF_RETRIES: u32 = 5;
 
-/// How often one request was hindered so far. Conflicts do not use up the patience for throttling.
+/// How often one request was retried so far, by cause. Conflicts do not use up the retries for throttling.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
+pub struct RequestRetry {
     conflicts: u32,
     behind: u32,
     throttled: u32,
     is_brief: bool,
 }
 
-impl Patience {
+impl RequestRetry {
     /// For a caller behind a queue, which brings the request again: other requests wait for this one meanwhile.
     pub fn brief() -> Self {
         Self { is_brief: true, ..Self::default() }
     }
 
     /// The pause before the next retry; `None` if there is none. `chance` lies between 0 and 1.
-    pub fn pause(&mut self, hindrance: Hindrance, chance: f64) -> Option<Duration> {
-        let retries = match hindrance {
-            Hindrance::Conflict => &mut self.conflicts,
-            Hindrance::Behind => &mut self.behind,
-            Hindrance::Throttled => &mut self.throttled,
+    pub fn pause(&mut self, cause: RetryCause, chance: f64) -> Option<Duration> {
+        let retries = match cause {
+            RetryCause::Conflict => &mut self.conflicts,
+            RetryCause::Behind => &mut self.behind,
+            RetryCause::Throttled => &mut self.throttled,
         };
-        if self.is_brief && hindrance == Hindrance::Throttled && *retries >= BRIEF_RETRIES {
+        if self.is_brief && cause == RetryCause::Throttled && *retries >= BRIEF_RETRIES {
             return None;
         }
-        let ceiling = hindrance.ceiling(*retries)?;
+        let ceiling = cause.ceiling(*retries)?;
         *retries += 1;
         Some(ceiling.mul_f64(chance.clamp(0.0, 1.0)))
     }
 
     /// Waits before the next retry. An error if there is none.
-    pub async fn wait(&mut self, operation: &'static str, hindrance: Hindrance) -> Result<(), StoreError> {
-        let Some(pause) = self.pause(hindrance, fastrand::f64()) else {
-            let (code, message) = match hindrance {
-                Hindrance::Conflict | Hindrance::Behind => {
+    pub async fn wait(&mut self, operation: &'static str, cause: RetryCause) -> Result<(), StoreError> {
+        let Some(pause) = self.pause(cause, fastrand::f64()) else {
+            let (code, message) = match cause {
+                RetryCause::Conflict | RetryCause::Behind => {
                     ("TransactionConflict", "other writers change the record all the time")
                 }
-                Hindrance::Throttled => ("Throttling", "the service throttles for longer than this waits"),
+                RetryCause::Throttled => ("Throttling", "the service throttles for longer than this waits"),
             };
-            return Err(StoreError::told(operation, hindrance.fault(), code, message));
+            return Err(StoreError::told(operation, cause.fault(), code, message));
         };
         tokio::time::sleep(pause).await;
         Ok(())
@@ -111,8 +111,8 @@ impl Patience {
 
     /// Waits if waiting helps against `error`, else gives it back.
     pub async fn wait_after(&mut self, error: StoreError) -> Result<(), StoreError> {
-        let Some(hindrance) = Hindrance::of(error.fault) else { return Err(error) };
-        match self.pause(hindrance, fastrand::f64()) {
+        let Some(cause) = RetryCause::of(error.fault) else { return Err(error) };
+        match self.pause(cause, fastrand::f64()) {
             Some(pause) => tokio::time::sleep(pause).await,
             None => return Err(error),
         }
@@ -125,14 +125,14 @@ mod tests {
     use super::*;
 
     /// The pauses until a caller gives up, all of them as long as they get.
-    fn pauses(hindrance: Hindrance) -> Vec<Duration> {
-        let mut patience = Patience::default();
-        std::iter::from_fn(|| patience.pause(hindrance, 1.0)).collect()
+    fn pauses(cause: RetryCause) -> Vec<Duration> {
+        let mut retry = RequestRetry::default();
+        std::iter::from_fn(|| retry.pause(cause, 1.0)).collect()
     }
 
     #[test]
-    fn a_conflict_gets_few_short_retries_and_throttling_long_patience() {
-        let (conflict, throttled) = (pauses(Hindrance::Conflict), pauses(Hindrance::Throttled));
+    fn a_conflict_gets_few_short_retries_and_throttling_gets_many_long_ones() {
+        let (conflict, throttled) = (pauses(RetryCause::Conflict), pauses(RetryCause::Throttled));
         assert_eq!(conflict[..3], [10, 20, 40].map(Duration::from_millis));
         assert_eq!(throttled[..3], [50, 100, 200].map(Duration::from_millis));
         let (conflict, throttled) = (conflict.iter().sum::<Duration>(), throttled.iter().sum::<Duration>());
@@ -142,36 +142,36 @@ mod tests {
 
     #[test]
     fn a_caller_behind_a_queue_waits_for_two_seconds_while_a_service_throttles() {
-        let mut brief = Patience::brief();
-        let throttled: Duration = std::iter::from_fn(|| brief.pause(Hindrance::Throttled, 1.0)).sum();
+        let mut brief = RequestRetry::brief();
+        let throttled: Duration = std::iter::from_fn(|| brief.pause(RetryCause::Throttled, 1.0)).sum();
         assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&throttled), "{throttled:?}");
-        let conflicts = std::iter::from_fn(|| brief.pause(Hindrance::Conflict, 1.0)).count();
-        assert_eq!(conflicts, pauses(Hindrance::Conflict).len());
+        let conflicts = std::iter::from_fn(|| brief.pause(RetryCause::Conflict, 1.0)).count();
+        assert_eq!(conflicts, pauses(RetryCause::Conflict).len());
     }
 
     #[test]
     fn a_pause_is_anything_between_nothing_and_its_ceiling() {
-        for hindrance in [Hindrance::Conflict, Hindrance::Behind, Hindrance::Throttled] {
-            let ceiling = hindrance.ceiling(0).unwrap();
+        for cause in [RetryCause::Conflict, RetryCause::Behind, RetryCause::Throttled] {
+            let ceiling = cause.ceiling(0).unwrap();
             for (chance, expected) in [(0.0, Duration::ZERO), (0.5, ceiling / 2), (1.0, ceiling)] {
-                assert_eq!(Patience::default().pause(hindrance, chance), Some(expected));
+                assert_eq!(RequestRetry::default().pause(cause, chance), Some(expected));
             }
         }
     }
 
     #[test]
-    fn conflicts_do_not_use_up_the_patience_for_throttling() {
-        let mut patience = Patience::default();
-        while patience.pause(Hindrance::Conflict, 0.5).is_some() {}
-        assert_eq!(patience.pause(Hindrance::Throttled, 1.0), Hindrance::Throttled.ceiling(0));
+    fn conflicts_do_not_use_up_the_retries_for_throttling() {
+        let mut retry = RequestRetry::default();
+        while retry.pause(RetryCause::Conflict, 0.5).is_some() {}
+        assert_eq!(retry.pause(RetryCause::Throttled, 1.0), RetryCause::Throttled.ceiling(0));
     }
 
     #[test]
     fn waiting_helps_against_conflicts_and_throttling_alone() {
-        assert_eq!(Hindrance::of(Fault::Conflict), Some(Hindrance::Conflict));
-        assert_eq!(Hindrance::of(Fault::Throttled), Some(Hindrance::Throttled));
+        assert_eq!(RetryCause::of(Fault::Conflict), Some(RetryCause::Conflict));
+        assert_eq!(RetryCause::of(Fault::Throttled), Some(RetryCause::Throttled));
         for fault in [Fault::Refused, Fault::Missing, Fault::Rejected, Fault::Denied, Fault::Unavailable] {
-            assert_eq!(Hindrance::of(fault), None);
+            assert_eq!(RetryCause::of(fault), None);
         }
     }
 }

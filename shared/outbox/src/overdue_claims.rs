@@ -4,12 +4,12 @@ use std::{collections::HashSet, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_store::{
-    due_parts::{Part, Place, parts},
     keys::{self, ControlKey},
+    sweep_shards::{Part, Place, parts},
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::{DispatchError, Outbox, Resumed};
+use crate::{ComponentError, Outbox, Resumed};
 
 /// Claims that are read at once…
 const PAGE: i32 = 50;
@@ -21,7 +21,7 @@ const LEAST: Duration = Duration::from_secs(2);
 impl Outbox {
     /// Resumes overdue claims until `deadline`; the next sweep goes on where this one stopped. Whatever the deadline is,
     /// some are resumed. Answers how many were pending.
-    pub async fn resume_overdue(&self, deadline: Instant) -> Result<usize, DispatchError> {
+    pub async fn resume_overdue(&self, deadline: Instant) -> Result<usize, ComponentError> {
         let mut stored = self.sweeps.place(&keys::sweep_place("CLAIMS")).await?;
         let (mut resumed, mut trouble) = (0, None);
         for (number, part) in parts(stored, self.emitter.now()).into_iter().enumerate() {
@@ -53,7 +53,7 @@ impl Outbox {
         deadline: Instant,
         resumed: &mut usize,
         stored: &mut Option<Place>,
-    ) -> Result<Option<Place>, DispatchError> {
+    ) -> Result<Option<Place>, ComponentError> {
         let shard = keys::due_shard(part.shard);
         let mut from = part.from;
         let mut seen: HashSet<ControlKey> = HashSet::new();
@@ -115,7 +115,7 @@ impl Outbox {
 
     /// One that cannot be finished now does not keep the others from it.
     async fn resume_one(&self, key: &ControlKey) -> bool {
-        match self.repeat(key).await {
+        match self.resume(key).await {
             Ok(resumed) => resumed == Resumed::Executed,
             Err(error) => {
                 tracing::error!(claim = key.pk, %error, "a claim is still pending");
@@ -131,7 +131,7 @@ impl Outbox {
         &self,
         stored: &mut Option<Place>,
         place: Option<Place>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if *stored == place {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::SentEvent;
 use crate::SentEvents;
-use ledgerline_outbox::{DispatchError, digest};
+use ledgerline_outbox::{ComponentError, short_hash};
 
 /// More pairs of name and criteria than this are forgotten: looking again is only work.
 const MAX_POSITIONS: usize = 32;
@@ -114,7 +114,7 @@ impl SentEvents {
         history: &RunHistory,
         wait_id: &Name,
         positions: &mut LookPositions,
-    ) -> Result<Option<PastEvent>, DispatchError> {
+    ) -> Result<Option<PastEvent>, ComponentError> {
         let Some(wait) = history.waits().get(wait_id).filter(|wait| !wait.state.is_terminal()) else {
             return Ok(None);
         };
@@ -128,7 +128,7 @@ impl SentEvents {
         let in_order = self.senders_keep_order().await?;
         let settled = order.watermark.filter(|_| in_order);
         let start = since.map_or_else(|| "0".to_owned(), |since| since.to_string());
-        let positions_key = digest(&[event_name, &match_criteria.to_string()]);
+        let positions_key = short_hash(&[event_name, &match_criteria.to_string()]);
         let from = match settled {
             Some(_) => positions.begin(&positions_key, &start),
             None => start,

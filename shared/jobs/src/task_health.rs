@@ -31,7 +31,7 @@ use self::{
 };
 use crate::Tasks;
 use crate::tasks::seal;
-use ledgerline_outbox::{Claimed, Course, DispatchError, Effects, Intent, Outbox, Sweeper, around};
+use ledgerline_outbox::{Claimed, ComponentError, Course, Effects, Outbox, PendingEffects, Sweeper, around};
 
 /// How often tasks are looked at.
 const MINUTE_MS: u64 = 60_000;
@@ -107,7 +107,7 @@ impl Health {
 
     /// Looks at every task that is being worked on: emits how they fare, enqueues those that have lost their worker, and
     /// alerts people of what has changed. Trouble with one tenant leaves the others alone.
-    pub async fn check_health(&self, thresholds: &Thresholds) -> Result<HealthChecked, DispatchError> {
+    pub async fn check_health(&self, thresholds: &Thresholds) -> Result<HealthChecked, ComponentError> {
         self.check_health_until(thresholds, Instant::now() + BUDGET).await
     }
 
@@ -117,7 +117,7 @@ impl Health {
         &self,
         thresholds: &Thresholds,
         deadline: Instant,
-    ) -> Result<HealthChecked, DispatchError> {
+    ) -> Result<HealthChecked, ComponentError> {
         let marks: Vec<BusyMark> = self.busy.all().await?;
         let stored = self.places.get().await?;
         let mut is_stored = stored.is_some();
@@ -206,7 +206,7 @@ impl Health {
     }
 
     /// Writes down where the next check goes on; after a whole round, that it begins anywhere.
-    async fn note_place(&self, course: &Course<String>, was_stored: bool) -> Result<(), DispatchError> {
+    async fn note_place(&self, course: &Course<String>, was_stored: bool) -> Result<(), ComponentError> {
         match course.place().filter(|_| !course.is_over()) {
             Some(after) => Ok(self.places.put(&HealthPlace { after: after.clone() }).await?),
             None if was_stored => Ok(self.places.remove().await?),
@@ -219,7 +219,7 @@ impl Health {
         mut mark: BusyMark,
         thresholds: &Thresholds,
         deadline: Instant,
-    ) -> Result<TenantChecked, DispatchError> {
+    ) -> Result<TenantChecked, ComponentError> {
         let tenant = &Name::stored("tenantId", mark.tenant.as_str())?;
         let now = self.emitter.now();
         let tasks = self.processing(tenant).await?;
@@ -243,7 +243,7 @@ impl Health {
     }
 
     /// Every task of a tenant that is being worked on.
-    async fn processing(&self, tenant: &Name) -> Result<Vec<TaskSummary>, DispatchError> {
+    async fn processing(&self, tenant: &Name) -> Result<Vec<TaskSummary>, ComponentError> {
         let mut tasks: Vec<TaskSummary> = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
@@ -264,7 +264,7 @@ impl Health {
         checked: &[Checked],
         summary: HealthSummary,
         now: Millis,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if checked.is_empty() {
             return Ok(());
         }
@@ -275,7 +275,7 @@ impl Health {
         let tasks = checked.iter().map(|checked| checked.health.clone()).collect();
         let event = seal(&emitter, tenant, TaskHealthCheck { summary, tasks }).await?;
         let effects = Effects { events: vec![event], ..Effects::default() };
-        self.outbox.carry_out(&[claim_of(tenant, now, "EVENT", effects)]).await?;
+        self.outbox.execute(&[claim_of(tenant, now, "EVENT", effects)]).await?;
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl Health {
         mark: &mut BusyMark,
         checked: &[Checked],
         now: Millis,
-    ) -> Result<Option<ControlKey>, DispatchError> {
+    ) -> Result<Option<ControlKey>, ComponentError> {
         let before = self.unwell_before(mark).await?;
         let listed: HashSet<&str> =
             checked.iter().map(|checked| checked.health.request_id.as_str()).collect();
@@ -298,9 +298,9 @@ impl Health {
         let changes = Changes::of(&before, checked, &left);
         let mut alert = None;
         if let Some(text) = changes.text(tenant, &self.ledger_flag) {
-            let intent = claim_of(tenant, now, "ALERT", Effects { alert: Some(text), ..Effects::default() });
-            match self.outbox.claim(&intent).await? {
-                Claimed::New => alert = Some(intent.key),
+            let pending = claim_of(tenant, now, "ALERT", Effects { alert: Some(text), ..Effects::default() });
+            match self.outbox.claim(&pending).await? {
+                Claimed::New => alert = Some(pending.key),
                 // Another process checks in the same minute, and may have seen less: the next check tells
                 // what that one did not.
                 Claimed::Before(_) | Claimed::Recorded => return Ok(None),
@@ -327,8 +327,8 @@ impl HealthChecked {
     }
 }
 
-fn claim_of(tenant: &Name, now: Millis, what: &str, effects: Effects) -> Intent {
+fn claim_of(tenant: &Name, now: Millis, what: &str, effects: Effects) -> PendingEffects {
     let key = keys::health_claim(tenant, now.get() / MINUTE_MS, what);
     let ttl = Some(Seconds::new(now.seconds().get() + REMEMBERED_SECONDS));
-    Intent { key, effects, started: None, ttl }
+    PendingEffects { key, effects, started: None, ttl }
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         report.figure("requests of a sweep, 100 idle tenants", many, "", Goal::Exactly(one));
         report.figure("… of which name a tenant", naming, "", Goal::Exactly(0.0));
         let each = (round - many) / TENANTS as f64;
-        report.figure("requests per tenant when everybody is visited, once an hour", each, "", Goal::None);
+        report.figure("requests per tenant when all tenants are visited, once an hour", each, "", Goal::None);
         anyhow::Ok(())
     })?;
     services.stop();

@@ -1,7 +1,7 @@
 //! What a check remembers beside the mark that a tenant has tasks under way, and when it removes the mark.
 
 use ledgerline_event::Millis;
-use ledgerline_outbox::DispatchError;
+use ledgerline_outbox::ComponentError;
 use ledgerline_store::{Answer, BusyChange, BusyMark, BusyRemoval, StoreError};
 
 use super::alert_changes::Unwell;
@@ -15,7 +15,7 @@ const INLINE_BYTES: usize = 100_000;
 
 impl Health {
     /// What the last check remembered.
-    pub async fn unwell_before(&self, mark: &BusyMark) -> Result<Unwell, DispatchError> {
+    pub async fn unwell_before(&self, mark: &BusyMark) -> Result<Unwell, ComponentError> {
         let json = match (&mark.unwell, &mark.unwell_key) {
             (Some(json), _) => Some(json.clone().into_bytes()),
             (None, Some(key)) => self.payloads.get(key).await?,
@@ -31,7 +31,7 @@ impl Health {
         mark: &mut BusyMark,
         before: &Unwell,
         unwell: &Unwell,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         if before == unwell {
             return Ok(());
         }
@@ -54,7 +54,7 @@ impl Health {
         &self,
         mark: &mut BusyMark,
         now: Millis,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<(), ComponentError> {
         match quiet_step(mark, now) {
             QuietStep::Begin => {
                 self.change_mark(mark, &BusyChange::Quiet { stamp: mark.stamp, since: now }).await
@@ -66,7 +66,7 @@ impl Health {
         }
     }
 
-    async fn change_mark(&self, mark: &mut BusyMark, change: &BusyChange) -> Result<(), DispatchError> {
+    async fn change_mark(&self, mark: &mut BusyMark, change: &BusyChange) -> Result<(), ComponentError> {
         match self.busy.change(mark, change).await? {
             Answer::Done(changed) => *mark = changed,
             Answer::Refused(_) => {}
