@@ -18,8 +18,8 @@ use tokio::runtime::{Builder, Runtime};
 use ulid::Ulid;
 
 use crate::{
-    memory, run_cost, run_ends::RunEnds, run_pipeline::RunPipeline, runs_api::Caller, spread::Spread,
-    trace::Trace, workflows::workflows, workload::Workload,
+    benches::run_cost, memory, run_ends::RunEnds, run_pipeline::RunPipeline, runs_api::Caller,
+    spread::Spread, trace::Trace, workflows::workflows, workload::Workload,
 };
 
 /// The ledger has everything when nothing was on its way to it for so long.

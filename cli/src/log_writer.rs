@@ -146,20 +146,31 @@ mod tests {
     #[derive(Clone, Default)]
     struct Pipe(Arc<(Mutex<Content>, Condvar)>);
 
-    /// Whether the reader reads, and what it has read.
-    type Content = (bool, Vec<u8>);
+    #[derive(Default)]
+    struct Content {
+        is_open: bool,
+        /// Whether the writer has begun to write.
+        is_written_to: bool,
+        read: Vec<u8>,
+    }
 
     impl Pipe {
         fn open(&self) {
-            self.0.0.lock().unwrap().0 = true;
+            self.0.0.lock().unwrap().is_open = true;
             self.0.1.notify_all();
+        }
+
+        fn wait_for_writer(&self) {
+            drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |pipe| !pipe.is_written_to).unwrap());
         }
     }
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut pipe = self.0.1.wait_while(self.0.0.lock().unwrap(), |pipe| !pipe.0).unwrap();
-            pipe.1.extend_from_slice(bytes);
+            self.0.0.lock().unwrap().is_written_to = true;
+            self.0.1.notify_all();
+            let mut pipe = self.0.1.wait_while(self.0.0.lock().unwrap(), |pipe| !pipe.is_open).unwrap();
+            pipe.read.extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -188,17 +199,20 @@ mod tests {
     fn a_reader_that_does_not_read_costs_lines_and_hears_how_many() {
         let pipe = Pipe::default();
         let writer = LogWriter::to(pipe.clone());
-        let lines = MAX_WAITING + 500;
-        (0..lines).for_each(|number| log(&writer, &format!("line {number}\n")));
-        assert!((498..=500).contains(&writer.dropped()), "{}", writer.dropped());
+        log(&writer, "line 0\n");
+        // The thread holds the first line, so the queue is empty.
+        pipe.wait_for_writer();
+        let lines = 1 + MAX_WAITING + 500;
+        (1..lines).for_each(|number| log(&writer, &format!("line {number}\n")));
+        assert_eq!(writer.dropped(), 500);
         pipe.open();
         while writer.dropped() > 0 {
             log(&writer, "after\n");
             std::thread::yield_now();
         }
         writer.flush();
-        let written = String::from_utf8(pipe.0.0.lock().unwrap().1.clone()).unwrap();
-        assert!(written.starts_with("line 0\n") || written.contains("log lines were dropped"), "{written}");
+        let written = String::from_utf8(pipe.0.0.lock().unwrap().read.clone()).unwrap();
+        assert!(written.starts_with("line 0\n") && written.contains("log lines were dropped"), "{written}");
         let told = written.lines().filter_map(|line| {
             line.strip_suffix(" log lines were dropped: they could not be written in time")
         });
