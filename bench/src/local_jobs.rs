@@ -46,7 +46,7 @@ pub(crate) async fn submit(
     let app = Name::new("appName", "shop")?;
     let emitter = Emitter::new(&local.clients, &local.names, tenant.clone(), app);
     let submission = JobSubmission { job_id: None, request_id: None, tasks };
-    Ok(Box::pin(local.dispatch.jobs.submit_job(&emitter, submission)).await?.job_id)
+    Ok(Box::pin(local.stage.jobs.submit_job(&emitter, submission)).await?.job_id)
 }
 
 /// What the end of a job is called.

@@ -13,9 +13,9 @@ const EXTENSION: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 3;
 
 /// Takes the task of a message and tells that it has begun.
-pub(crate) async fn begin(dispatch: &Stage, body: &str) -> anyhow::Result<TaskLease> {
+pub(crate) async fn begin(stage: &Stage, body: &str) -> anyhow::Result<TaskLease> {
     let message = TaskMessage::parse(body)?;
-    let taken = dispatch.tasks.acquire(&message, body, "worker-1", EXTENSION, ATTEMPTS).await?;
+    let taken = stage.tasks.acquire(&message, body, "worker-1", EXTENSION, ATTEMPTS).await?;
     let Acquisition::Acquired(lease) = taken else { anyhow::bail!("not taken: {taken:?}") };
     let started = TaskProcessingStarted {
         request_id: message.request_id.to_string(),
@@ -24,14 +24,14 @@ pub(crate) async fn begin(dispatch: &Stage, body: &str) -> anyhow::Result<TaskLe
         worker_id: lease.worker_id.clone(),
         process_id: std::process::id(),
     };
-    dispatch.tasks.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
+    stage.tasks.task_emitter(&lease).catalogued(message.request_id.as_str(), started).emit().await?;
     Ok(*lease)
 }
 
 /// Completes a task that took so long.
-pub(crate) async fn complete(dispatch: &Stage, lease: &TaskLease, duration_ms: u64) -> anyhow::Result<()> {
+pub(crate) async fn complete(stage: &Stage, lease: &TaskLease, duration_ms: u64) -> anyhow::Result<()> {
     let end = TaskEnd::Completed { output: json!({ "pages": 42 }), duration_ms, exit_code: 0, usage: None };
-    let ended = dispatch.tasks.end(lease, end).await?;
+    let ended = stage.tasks.end(lease, end).await?;
     ensure!(ended == EndAnswer::Done, "the end of {} was refused", lease.message.request_id);
     Ok(())
 }

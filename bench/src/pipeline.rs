@@ -32,7 +32,7 @@ pub(crate) struct Pipeline {
     pub(crate) services: Services,
     pub(crate) clients: Clients,
     pub(crate) meter: Meter,
-    dispatch: Stage,
+    stage: Stage,
     saving: Saving,
     queue_url: String,
     time: Arc<AtomicU64>,
@@ -74,11 +74,11 @@ impl Pipeline {
         };
         let (queues, queue) = (services.embedded.queues(), services.names.ingest_queue.clone());
         let saving = Saving { handler, queues, queue };
-        let (dispatch, queue_url) = services.runtime.block_on(async {
+        let (stage, queue_url) = services.runtime.block_on(async {
             let queues = QueueUrls::find(&clients.sqs, &services.names).await?;
-            anyhow::Ok((services.dispatch(&clients, clock.clone()).await?, queues.tasks))
+            anyhow::Ok((services.stage(&clients, clock.clone()).await?, queues.tasks))
         })?;
-        Ok(Self { services, clients, meter, dispatch, saving, queue_url, time, clock })
+        Ok(Self { services, clients, meter, stage, saving, queue_url, time, clock })
     }
 
     /// Runs a job, each of whose tasks takes `task_ms`, and counts from its submission until nothing is left to do.
@@ -97,7 +97,7 @@ impl Pipeline {
         self.meter.take();
 
         let submission = JobSubmission { job_id: None, request_id: None, tasks };
-        let job_id = Box::pin(self.dispatch.jobs.submit_job(&emitter, submission)).await?.job_id;
+        let job_id = Box::pin(self.stage.jobs.submit_job(&emitter, submission)).await?.job_id;
         self.settle(&tenant).await?;
         let mut completions = Vec::with_capacity(count);
         while completions.len() < count {
@@ -113,7 +113,7 @@ impl Pipeline {
             counted.map(|(_, count)| count).sum()
         };
         let units = self.meter.take();
-        let job = Box::pin(self.dispatch.jobs.job(&tenant, &job_id)).await?;
+        let job = Box::pin(self.stage.jobs.job(&tenant, &job_id)).await?;
         ensure!(job.job.state == JobState::Completed, "the job is {:?}", job.job);
         Ok(Run {
             tenant,
@@ -134,12 +134,12 @@ impl Pipeline {
         let mut leases = Vec::with_capacity(messages.len());
         for message in &messages {
             let body = message.body().context("a message without a body")?;
-            leases.push(Box::pin(noop::begin(&self.dispatch, body)).await?);
+            leases.push(Box::pin(noop::begin(&self.stage, body)).await?);
         }
         self.settle(tenant).await?;
         self.advance(task_ms);
         for (lease, message) in leases.iter().zip(&messages) {
-            Box::pin(noop::complete(&self.dispatch, lease, task_ms)).await?;
+            Box::pin(noop::complete(&self.stage, lease, task_ms)).await?;
             let delete = self.clients.sqs.delete_message().queue_url(&self.queue_url);
             delete.set_receipt_handle(message.receipt_handle.clone()).send().await?;
         }
@@ -158,7 +158,7 @@ impl Pipeline {
 
     async fn wake(&self, tenant: &Name) -> anyhow::Result<()> {
         self.advance(1);
-        let swept = Box::pin(self.dispatch.sweep.wake(BTreeSet::from([tenant.clone()]), None)).await?;
+        let swept = Box::pin(self.stage.sweep.wake(BTreeSet::from([tenant.clone()]), None)).await?;
         ensure!(swept.trouble == 0, "a drainer had trouble: {swept:?}");
         Ok(())
     }

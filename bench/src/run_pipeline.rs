@@ -86,7 +86,7 @@ impl Counted {
 /// The services, and every part that has to do with a run.
 pub(crate) struct RunPipeline {
     pub(crate) services: Services,
-    pub(crate) dispatch: Stage,
+    pub(crate) stage: Stage,
     pub(crate) runner: Runner,
     pub(crate) tenant: Name,
     emitter: Emitter,
@@ -125,24 +125,24 @@ impl RunPipeline {
         let (queues, queue) = (services.embedded.queues(), names.ingest_queue.clone());
         let metered = |meter: &Meter| Clients { dynamo: meter.install(&plain.dynamo), ..plain.clone() };
         let (for_runs, for_drains) = (metered(&meters.runs), metered(&meters.drains));
-        let (dispatch, drains) = services.runtime.block_on(async {
-            let dispatch = services.dispatch(&for_runs, clock.clone()).await?;
-            anyhow::Ok((dispatch, services.dispatch(&for_drains, clock.clone()).await?))
+        let (stage, drains) = services.runtime.block_on(async {
+            let stage = services.stage(&for_runs, clock.clone()).await?;
+            anyhow::Ok((stage, services.stage(&for_drains, clock.clone()).await?))
         })?;
         // A sleep is not waited for with the run in hand: the clock does not move by itself.
         let options = RunnerOptions { patience_ms: 0, ..RunnerOptions::default() };
-        let runner = Runner::new(dispatch.clone(), workflows(), options);
+        let runner = Runner::new(stage.clone(), workflows(), options);
         let (tenant, app) = (Name::new("tenantId", "tenant")?, Name::new("appName", "shop")?);
         let emitter = Emitter::with_clock(&for_runs, &names, tenant.clone(), app, clock);
         services.runtime.block_on(runner.publish())?;
         let saving = Saving { handler, queues, queue };
-        Ok(Self { services, dispatch, runner, tenant, emitter, drains, saving, meters, time })
+        Ok(Self { services, stage, runner, tenant, emitter, drains, saving, meters, time })
     }
 
     /// Starts a run.
     pub(crate) async fn start_run(&self, workflow: &str, input: Value) -> anyhow::Result<Name> {
         let run = RunSubmission { workflow: workflow.to_owned(), input, run_id: None };
-        Ok(Box::pin(self.dispatch.runs.start_run(&self.emitter, run)).await?.run_id)
+        Ok(Box::pin(self.stage.runs.start_run(&self.emitter, run)).await?.run_id)
     }
 
     /// Lets the runner go on with a run.
@@ -157,12 +157,12 @@ impl RunPipeline {
     pub(crate) async fn send(&self, name: &str, matched: Value) -> anyhow::Result<Name> {
         let (event, data) = (name.to_owned(), Value::from(99));
         let event = EventSubmission { event, data, r#match: matched, idempotency_key: None };
-        Ok(Box::pin(self.dispatch.events.send_event(&self.emitter, event, None)).await?.event_id)
+        Ok(Box::pin(self.stage.events.send_event(&self.emitter, event, None)).await?.event_id)
     }
 
     /// The run as people see it.
     pub(crate) async fn run(&self, run_id: &Name) -> anyhow::Result<RunDetails> {
-        Box::pin(self.dispatch.runs.run(&self.tenant, run_id)).await.context("reading a run")
+        Box::pin(self.stage.runs.run(&self.tenant, run_id)).await.context("reading a run")
     }
 
     /// Saves what is on the bus. Answers how many events that were.

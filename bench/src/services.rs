@@ -47,7 +47,7 @@ impl Services {
     }
 
     /// A dispatcher as one process of it is.
-    pub(crate) async fn dispatch(&self, clients: &Clients, clock: Clock) -> anyhow::Result<Stage> {
+    pub(crate) async fn stage(&self, clients: &Clients, clock: Clock) -> anyhow::Result<Stage> {
         let options = StageOptions {
             queues: QueueUrls::find(&clients.sqs, &self.names).await?,
             drainers: Drainers::parse("")?,

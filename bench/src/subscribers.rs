@@ -46,22 +46,22 @@ pub(crate) fn bystander(number: usize) -> String {
 }
 
 /// Gives `tenant` a workflow type of kind `task`.
-pub(crate) async fn register(dispatch: &Stage, tenant: &Name) -> anyhow::Result<()> {
+pub(crate) async fn register(stage: &Stage, tenant: &Name) -> anyhow::Result<()> {
     let workflow_type =
         json!({ "workflowType": WORKFLOW_TYPE, "kind": "task", "createdAt": system_clock()() });
     let workflow_type: WorkflowType = serde_json::from_value(workflow_type)?;
-    Ok(dispatch.registry().register(tenant, &workflow_type).await?)
+    Ok(stage.registry().register(tenant, &workflow_type).await?)
 }
 
 /// Subscribes `tenant` to `glob`; a start says which event and entity it is about.
-pub(crate) async fn subscribe(dispatch: &Stage, tenant: &Name, glob: &str) -> anyhow::Result<()> {
+pub(crate) async fn subscribe(stage: &Stage, tenant: &Name, glob: &str) -> anyhow::Result<()> {
     let new: Value = json!({
         "eventTypeGlob": glob,
         "workflowType": WORKFLOW_TYPE,
         "inputMapper": { "event": "$.event_id", "entity": "$.entity_id" },
     });
     let new: NewSubscription = serde_json::from_value(new)?;
-    dispatch.registry().subscribe(tenant, new).await.with_context(|| format!("subscribing to {glob}"))?;
+    stage.registry().subscribe(tenant, new).await.with_context(|| format!("subscribing to {glob}"))?;
     Ok(())
 }
 

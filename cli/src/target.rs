@@ -107,7 +107,7 @@ impl Target {
     }
 
     /// The dispatcher's operations, in this process. It sends no alerts: stored alerts wait for the deployed dispatcher.
-    pub(crate) async fn dispatch(&self) -> anyhow::Result<Stage> {
+    pub(crate) async fn stage(&self) -> anyhow::Result<Stage> {
         let drainers =
             parameter(&self.clients.ssm, &self.names.drainers_parameter).await?.unwrap_or_default();
         let options = StageOptions {

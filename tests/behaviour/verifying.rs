@@ -52,7 +52,7 @@ async fn settle_all(ledger: &Ledger, tenant: &str) {
 }
 
 async fn verify(ledger: &Ledger, rebuild: bool) -> Verified {
-    ledger.dispatch.verify.verify(&name("t"), rebuild, &mut |_| {}).await.unwrap()
+    ledger.stage.verify.verify(&name("t"), rebuild, &mut |_| {}).await.unwrap()
 }
 
 /// What was found, in short.
@@ -111,7 +111,7 @@ async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     assert_eq!((verified.tasks, verified.jobs), (9, 2));
     assert!(verified.events > 20 && verified.agrees());
 
-    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "broken").await.unwrap();
+    ledger.stage.jobs.resume_job(&ledger.emitter("t"), "broken").await.unwrap();
     ledger.settle("t").await;
     agrees(&verify(&ledger, false).await);
     ledger.work_off("t").await;
@@ -120,7 +120,7 @@ async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     let verified = verify(&ledger, true).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (12, 2));
-    let unknown = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let unknown = ledger.stage.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
     assert_eq!((unknown.tasks, unknown.jobs, unknown.events, unknown.differences.len()), (0, 0, 0, 0));
 }
 
@@ -215,8 +215,7 @@ async fn missing_stale_misplaced_and_orphaned_rows_are_found_and_rebuilt() {
         rows.into_iter().map(versions).collect::<Vec<_>>()
     };
     assert_eq!(without(control_rows(&ledger, "t").await), without(whole));
-    let running =
-        ledger.dispatch.tasks.tasks(&name("t"), Some(TaskState::Processing), 10, None).await.unwrap();
+    let running = ledger.stage.tasks.tasks(&name("t"), Some(TaskState::Processing), 10, None).await.unwrap();
     assert_eq!(running.items.iter().map(|task| task.request_id.as_str()).collect::<Vec<_>>(), ["runs"]);
 }
 
@@ -251,7 +250,7 @@ async fn another_tenants_rows_are_never_touched() {
     ];
     assert_eq!(found(&verified), foreign);
     assert_eq!(control_rows(&ledger, "u").await, before);
-    let own = ledger.dispatch.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let own = ledger.stage.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
     assert_eq!(own.count(Standing::Rebuilt), 4, "{:#?}", own.differences);
     agrees(&verify(&ledger, false).await);
 }
@@ -266,7 +265,7 @@ async fn a_job_in_the_wrong_list_is_found_and_listed_where_it_belongs() {
     assert_eq!(found(&verify(&ledger, false).await), expected(Standing::Fault));
     assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Rebuilt));
     agrees(&verify(&ledger, false).await);
-    let running = ledger.dispatch.jobs.jobs(&name("t"), None, 10, None).await.unwrap();
+    let running = ledger.stage.jobs.jobs(&name("t"), None, 10, None).await.unwrap();
     let states: Vec<_> =
         running.items.iter().map(|job| (job.job.job_id.as_str(), job.state.as_str())).collect();
     assert_eq!(states, [("broken", "failed"), ("done", "completed")]);
@@ -452,6 +451,6 @@ async fn a_claim_that_no_process_finishes_is_reported() {
     // …and has not.
     ledger.advance(600_000);
     assert_eq!(found(&verify(&ledger, true).await), [("waits", "claim-overdue", Standing::Fault)]);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     agrees(&verify(&ledger, false).await);
 }

@@ -150,14 +150,14 @@ impl Bench {
     fn prepare(&self, tenant: &str, with_bad: bool) -> anyhow::Result<Name> {
         let tenant = Name::new("tenantId", tenant)?;
         self.runtime.block_on(async {
-            let dispatch = self.services.dispatch(&self.clients, system_clock()).await?;
-            register(&dispatch, &tenant).await?;
+            let stage = self.services.stage(&self.clients, system_clock()).await?;
+            register(&stage, &tenant).await?;
             let subscription: NewSubscription = serde_json::from_value(json!({
                 "eventTypeGlob": "shop.*",
                 "workflowType": WORKFLOW_TYPE,
                 "inputMapper": { "event": "$.event_id", "currency": "$.payload.currency" },
             }))?;
-            dispatch.registry().subscribe(&tenant, subscription).await?;
+            stage.registry().subscribe(&tenant, subscription).await?;
             let numbers: Vec<usize> =
                 (0..EVENTS).filter(|number| with_bad || Flaw::of(*number).is_none()).collect();
             for batch in numbers.chunks(BATCH) {
@@ -201,11 +201,10 @@ impl Bench {
 
     /// Drains by a process that has just started, until all of `expected` are started.
     fn drain(&self, tenant: &Name, expected: usize) -> anyhow::Result<Round> {
-        let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
+        let stage = self.runtime.block_on(self.services.stage(&self.clients, system_clock()))?;
         let drainer = Name::new("drainerId", DEFAULT_DRAINER)?;
         self.services.embedded.reset_requests();
-        let (drained, cost) =
-            measured(|| self.runtime.block_on(dispatch.drains.drain(tenant, &drainer, None)));
+        let (drained, cost) = measured(|| self.runtime.block_on(stage.drains.drain(tenant, &drainer, None)));
         let (started, requests) = (drained?.triggered.len(), self.services.requests());
         ensure!(started == expected, "{started} starts instead of {expected}");
         let (queues, names) = (self.services.embedded.queues(), &self.services.names);

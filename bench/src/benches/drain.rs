@@ -115,11 +115,11 @@ impl Bench {
     fn prepare(&self, tenant: &str, glob: Option<&str>, size: usize, events: usize) -> anyhow::Result<Name> {
         let tenant = Name::new("tenantId", tenant)?;
         self.runtime.block_on(async {
-            let dispatch = self.services.dispatch(&self.clients, system_clock()).await?;
-            register(&dispatch, &tenant).await?;
+            let stage = self.services.stage(&self.clients, system_clock()).await?;
+            register(&stage, &tenant).await?;
             let bystanders = (0..).map(bystander);
             for glob in glob.map(str::to_owned).into_iter().chain(bystanders).take(size) {
-                subscribe(&dispatch, &tenant, &glob).await?;
+                subscribe(&stage, &tenant, &glob).await?;
             }
             anyhow::Ok(())
         })?;
@@ -134,16 +134,16 @@ impl Bench {
 
     /// A drain from the beginning by a process that has just started: it reads and compiles the subscriptions.
     fn drain(&self, tenant: &Name) -> anyhow::Result<Round> {
-        let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
-        let begun = self.runtime.block_on(dispatch.drains.drainer_states(tenant))?;
+        let stage = self.runtime.block_on(self.services.stage(&self.clients, system_clock()))?;
+        let begun = self.runtime.block_on(stage.drains.drainer_states(tenant))?;
         if begun.iter().any(|state| !state.cursor.is_empty()) {
             // A new epoch: everything starts again.
             let first = self.first.to_string();
-            let rewind = dispatch.drains.plan_rewind(tenant, DEFAULT_DRAINER, &first, false, false);
+            let rewind = stage.drains.plan_rewind(tenant, DEFAULT_DRAINER, &first, false, false);
             let rewind = self.runtime.block_on(rewind)?;
-            self.runtime.block_on(dispatch.drains.rewind(tenant, &rewind))?;
+            self.runtime.block_on(stage.drains.rewind(tenant, &rewind))?;
         }
-        let (drained, round) = self.round(dispatch.drains.drain(tenant, &self.drainer, None))?;
+        let (drained, round) = self.round(stage.drains.drain(tenant, &self.drainer, None))?;
         let passed = Passed { events: usize::try_from(drained.processed)?, starts: drained.triggered.len() };
         self.check(passed)?;
         Ok(round)
@@ -186,9 +186,9 @@ impl Bench {
     /// What pages cost of which no event matches, to a drainer that knows the subscriptions already.
     fn pages(&self, report: &mut Report) -> anyhow::Result<()> {
         let tenant = self.prepare("tenant-unmatched", None, 10, 0)?;
-        let dispatch = self.runtime.block_on(self.services.dispatch(&self.clients, system_clock()))?;
+        let stage = self.runtime.block_on(self.services.stage(&self.clients, system_clock()))?;
         let visit = |expected: usize| {
-            let (drained, round) = self.round(dispatch.drains.drain(&tenant, &self.drainer, None))?;
+            let (drained, round) = self.round(stage.drains.drain(&tenant, &self.drainer, None))?;
             ensure!(drained.processed == expected as u64 && drained.triggered.is_empty(), "{drained:?}");
             Ok(round.requests as f64)
         };

@@ -119,8 +119,8 @@ async fn hand(local: &Local, url: &str) -> anyhow::Result<()> {
         let receive = sqs.receive_message().queue_url(url).wait_time_seconds(LONG_POLL_SECONDS);
         for message in receive.send().await?.messages.unwrap_or_default() {
             let body = message.body().context("a message without a body")?;
-            let lease = Box::pin(noop::begin(&local.dispatch, body)).await?;
-            Box::pin(noop::complete(&local.dispatch, &lease, 0)).await?;
+            let lease = Box::pin(noop::begin(&local.stage, body)).await?;
+            Box::pin(noop::complete(&local.stage, &lease, 0)).await?;
             sqs.delete_message().queue_url(url).set_receipt_handle(message.receipt_handle).send().await?;
         }
     }

@@ -41,19 +41,19 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     };
     services.runtime.block_on(async {
         let clients = services.clients();
-        let dispatch = services.dispatch(&clients, clock).await?;
+        let stage = services.stage(&clients, clock).await?;
         let sweep = || async {
             services.embedded.reset_requests();
             naming.store(0, Ordering::Relaxed);
-            let swept = dispatch.sweep.sweep(None).await?;
+            let swept = stage.sweep.sweep(None).await?;
             let naming = naming.load(Ordering::Relaxed) as f64;
             anyhow::Ok((swept.visited, services.requests() as f64, naming))
         };
-        settle(&services, &clients, &dispatch, 0..1).await?;
+        settle(&services, &clients, &stage, 0..1).await?;
         sweep().await?;
         let (visited, one, _) = sweep().await?;
         ensure!(visited == 0, "one is not idle");
-        settle(&services, &clients, &dispatch, 1..TENANTS).await?;
+        settle(&services, &clients, &stage, 1..TENANTS).await?;
         sweep().await?;
         let (visited, many, naming) = sweep().await?;
         ensure!(visited == 0, "{visited} are not idle");
@@ -89,7 +89,7 @@ fn counting(naming: &Arc<AtomicU64>) -> Interceptor {
 async fn settle(
     services: &Services,
     clients: &Clients,
-    dispatch: &Stage,
+    stage: &Stage,
     numbers: Range<usize>,
 ) -> anyhow::Result<()> {
     let names = &services.names;
@@ -102,8 +102,8 @@ async fn settle(
         for saved in saver.save(&[ValidEvent { keys: event.keys(), event }], now).await {
             saved?;
         }
-        register(dispatch, &tenant).await?;
-        subscribe(dispatch, &tenant, ONE_IN_TEN).await?;
+        register(stage, &tenant).await?;
+        subscribe(stage, &tenant, ONE_IN_TEN).await?;
     }
     Ok(())
 }

@@ -44,8 +44,8 @@ fn idle(runtime: &Runtime, report: &mut Report) -> anyhow::Result<()> {
     let times = runtime.block_on(async {
         let local = Local::start(options).await?;
         let tenant = Name::new("tenantId", TENANT)?;
-        register(&local.dispatch, &tenant).await?;
-        subscribe(&local.dispatch, &tenant, ONE_IN_TEN).await?;
+        register(&local.stage, &tenant).await?;
+        subscribe(&local.stage, &tenant, ONE_IN_TEN).await?;
         let probing = async {
             let mut ids = Vec::with_capacity(IDLE_EVENTS);
             for number in 0..FIRST_EVENTS + IDLE_EVENTS {
@@ -74,10 +74,10 @@ fn with_backlog(runtime: &Runtime, report: &mut Report) -> anyhow::Result<()> {
     let services = Services::of_stage(STAGE, None)?;
     services.runtime.block_on(async {
         let clients = services.clients();
-        let dispatch = services.dispatch(&clients, system_clock()).await?;
+        let stage = services.stage(&clients, system_clock()).await?;
         for tenant in [&behind, &other] {
-            register(&dispatch, tenant).await?;
-            subscribe(&dispatch, tenant, ONE_IN_TEN).await?;
+            register(&stage, tenant).await?;
+            subscribe(&stage, tenant, ONE_IN_TEN).await?;
         }
         let first = system_clock()().minus(AGE_MS);
         backlog::put(&clients.dynamo, &services.names.events_table, &behind, first, BACKLOG).await

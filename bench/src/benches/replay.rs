@@ -36,7 +36,7 @@ pub(crate) fn run() -> anyhow::Result<Report> {
         anyhow::Ok(run_id)
     })?;
     let tenant = &pipeline.tenant;
-    let events = runtime.block_on(Box::pin(pipeline.dispatch.runs.run_events(tenant, &run_id)))?;
+    let events = runtime.block_on(Box::pin(pipeline.stage.runs.run_events(tenant, &run_id)))?;
     let known = workflows();
     let Some(workflow) = known.get("nap-after-steps", None) else {
         anyhow::bail!("the workflow is not registered")
@@ -48,8 +48,7 @@ pub(crate) fn run() -> anyhow::Result<Report> {
     let fold = rounds(|| folded(&events))?;
     let read = rounds(|| {
         let began = Instant::now();
-        let entries =
-            runtime.block_on(Box::pin(pipeline.dispatch.runs.logs.log_entries(tenant, &run_id, 0)))?;
+        let entries = runtime.block_on(Box::pin(pipeline.stage.runs.logs.log_entries(tenant, &run_id, 0)))?;
         let took = began.elapsed();
         ensure!(entries.iter().map(|entry| entry.events.len()).sum::<usize>() == events.len(), "a short log");
         Ok(took)

@@ -124,7 +124,7 @@ async fn execute(pipeline: &RunPipeline, run_id: &Name, meanwhile: &Meanwhile<'_
         Meanwhile::Time => pipeline.advance(u64::try_from(NAP.as_millis())?),
         Meanwhile::Event(matched) => drop(pipeline.send(AWAITED, (*matched).clone()).await?),
         Meanwhile::Payload(token) => {
-            let payload = pipeline.dispatch.hooks.receive_by_hook(Some(&pipeline.tenant), token, json!(true));
+            let payload = pipeline.stage.hooks.receive_by_hook(Some(&pipeline.tenant), token, json!(true));
             let answer = Box::pin(payload).await?;
             ensure!(matches!(answer, HookAnswer::Received { .. }), "the hook answered {answer:?}");
         }

@@ -89,11 +89,11 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
 
 /// The tenant's notes about what needs attention; none if the stage lacks parts, which the other checks report.
 async fn attention(target: &Target) -> Vec<Check> {
-    let (Some(tenant), Ok(dispatch)) = (target.tenant_if_given(), target.dispatch().await) else {
+    let (Some(tenant), Ok(stage)) = (target.tenant_if_given(), target.stage().await) else {
         return Vec::new();
     };
     let notes =
-        async { dispatch.attention.attention(tenant, &dispatch.drains.drainer_states(tenant).await?).await };
+        async { stage.attention.attention(tenant, &stage.drains.drainer_states(tenant).await?).await };
     let shown = |note: Note| check(note.kind.label(), &note.subject, State::Attention, note.message);
     match notes.await {
         Ok(notes) => notes.into_iter().map(shown).collect(),

@@ -12,10 +12,10 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, args: DrainArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let drainer = dispatch.drainers().get("--drainer", &args.drainer)?.id.clone();
-    let drained = dispatch.drains.drain(tenant, &drainer, None).await?;
-    let states = dispatch.drains.drainer_states(tenant).await?;
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let drainer = stage.drainers().get("--drainer", &args.drainer)?.id.clone();
+    let drained = stage.drains.drain(tenant, &drainer, None).await?;
+    let states = stage.drains.drainer_states(tenant).await?;
     let state = states.into_iter().find(|state| state.drainer_id == drainer);
     match output.is_json() {
         true => output.json_line(&drained)?,

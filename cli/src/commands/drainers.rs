@@ -14,12 +14,12 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitCode> {
-    let (dispatch, tenant) = (target.dispatch().await?, target.tenant()?);
-    let states = dispatch.drains.drainer_states(tenant).await?;
+    let (stage, tenant) = (target.stage().await?, target.tenant()?);
+    let states = stage.drains.drainer_states(tenant).await?;
     if output.is_json() {
         states.iter().try_for_each(|state| output.json_line(state))?;
     } else {
-        let notes = dispatch.attention.attention(tenant, &states).await?;
+        let notes = stage.attention.attention(tenant, &states).await?;
         output.table(
             &["drainer", "cursor", "lag", "processed", "epoch", "blocked", "halted on", "error"],
             states.iter().map(row).collect(),

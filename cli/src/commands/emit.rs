@@ -32,7 +32,7 @@ pub(super) async fn run(target: &Target, args: EmitArgs, output: Output) -> anyh
     let recorded = match keyed {
         // Only a key needs more than the bus.
         false => RecordedEvent { event_id: draft.emit().await?, collapsed: false },
-        true => target.dispatch().await?.outbox.record_event(&emitter, draft.build_plain()?).await?,
+        true => target.stage().await?.outbox.record_event(&emitter, draft.build_plain()?).await?,
     };
     if recorded.collapsed {
         eprintln!(

@@ -24,8 +24,8 @@ async fn send(target: &Target, args: SendToHookArgs, output: Output) -> anyhow::
     let token = Name::new("TOKEN", args.token)?;
     let payload = input::json("--payload", &args.payload)?;
     let payload = HookPayload { payload, idempotency_key: args.idempotency_key };
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    match dispatch.hooks.receive_by_hook(Some(tenant), &token, payload).await? {
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    match stage.hooks.receive_by_hook(Some(tenant), &token, payload).await? {
         HookAnswer::Received { run_id, event_id, collapsed } => {
             if collapsed {
                 eprintln!("collapsed: {run_id} has had it before, as {event_id}.");

@@ -38,11 +38,11 @@ pub(super) async fn run(target: &Target, command: JobCommand, output: Output) ->
 }
 
 async fn show(target: &Target, args: ShowJobArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     if args.watch {
-        return watch(&dispatch, tenant, &args.job_id, Resumed::default(), output).await;
+        return watch(&stage, tenant, &args.job_id, Resumed::default(), output).await;
     }
-    let details = dispatch.jobs.job(tenant, &args.job_id).await?;
+    let details = stage.jobs.job(tenant, &args.job_id).await?;
     if output.is_json() {
         output.json_line(&details)?;
         return Ok(ExitCode::SUCCESS);
@@ -57,8 +57,8 @@ async fn show(target: &Target, args: ShowJobArgs, output: Output) -> anyhow::Res
 async fn add(target: &Target, args: AddToJobArgs, output: Output) -> anyhow::Result<ExitCode> {
     let tasks = read_tasks(&args.file)?;
     let emitter = target.emitter(Name::new("app", APP)?)?;
-    let dispatch = target.dispatch().await?;
-    let added = dispatch.jobs.add_tasks(&emitter, &args.job_id, tasks).await;
+    let stage = target.stage().await?;
+    let added = stage.jobs.add_tasks(&emitter, &args.job_id, tasks).await;
     let added = added.map_err(|error| with_file_name(&args.file, error))?;
     match output.is_json() {
         true => output.json_line(&added)?,
@@ -72,12 +72,12 @@ async fn add(target: &Target, args: AddToJobArgs, output: Output) -> anyhow::Res
 
 async fn resume(target: &Target, args: ResumeJobArgs, output: Output) -> anyhow::Result<ExitCode> {
     let emitter = target.emitter(Name::new("app", APP)?)?;
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let before = match args.watch {
-        true => Some(dispatch.jobs.job(tenant, &args.job_id).await?),
+        true => Some(stage.jobs.job(tenant, &args.job_id).await?),
         false => None,
     };
-    let resumed = dispatch.jobs.resume_job(&emitter, &args.job_id).await?;
+    let resumed = stage.jobs.resume_job(&emitter, &args.job_id).await?;
     match output.is_json() {
         true => output.json_line(&json!({ "resumed": resumed }))?,
         false => {
@@ -89,5 +89,5 @@ async fn resume(target: &Target, args: ResumeJobArgs, output: Output) -> anyhow:
     let generation = |task: &JobTaskDetails| Some((task.task_id.clone(), task.summary.as_ref()?.generation));
     let again = before.tasks.iter().filter(|task| resumed.contains(&task.task_id));
     let resumed = Resumed { failed: again.filter_map(generation).collect(), before: Some(before) };
-    watch(&dispatch, tenant, &args.job_id, resumed, output).await
+    watch(&stage, tenant, &args.job_id, resumed, output).await
 }

@@ -10,11 +10,11 @@ use super::paging::{note_more, up_to};
 use crate::{args::JobsArgs, output::Output, target::Target, times};
 
 pub(super) async fn run(target: &Target, args: JobsArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let state = args.state.map(Into::into);
-    let dispatch = &dispatch;
+    let stage = &stage;
     let page = |wanted, cursor: Option<String>| async move {
-        let page = dispatch.jobs.jobs(tenant, state, wanted, cursor.as_deref()).await?;
+        let page = stage.jobs.jobs(tenant, state, wanted, cursor.as_deref()).await?;
         anyhow::Ok((page.items, page.cursor))
     };
     let (jobs, more) = up_to(args.limit.get(), page).await?;

@@ -15,24 +15,18 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, command: ParkedCommand, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     match command {
-        ParkedCommand::List { all, limit } => list(&dispatch, tenant, all, limit.get(), output).await?,
-        ParkedCommand::Show { id } => show(&dispatch.parked().parked_start(tenant, &id).await?, output)?,
-        ParkedCommand::Retry { ids } => return retry(&dispatch, tenant, &ids, output).await,
-        ParkedCommand::Drop { ids } => return drop(&dispatch, tenant, &ids, output).await,
+        ParkedCommand::List { all, limit } => list(&stage, tenant, all, limit.get(), output).await?,
+        ParkedCommand::Show { id } => show(&stage.parked().parked_start(tenant, &id).await?, output)?,
+        ParkedCommand::Retry { ids } => return retry(&stage, tenant, &ids, output).await,
+        ParkedCommand::Drop { ids } => return drop(&stage, tenant, &ids, output).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(
-    dispatch: &Stage,
-    tenant: &Name,
-    all: bool,
-    limit: usize,
-    output: Output,
-) -> anyhow::Result<()> {
-    let page = dispatch.parked().parked(tenant, all, limit, None).await?;
+async fn list(stage: &Stage, tenant: &Name, all: bool, limit: usize, output: Output) -> anyhow::Result<()> {
+    let page = stage.parked().parked(tenant, all, limit, None).await?;
     if output.is_json() {
         return page.items.iter().try_for_each(|start| output.json_line(start));
     }
@@ -92,10 +86,10 @@ fn show(start: &ParkedStart, output: Output) -> anyhow::Result<()> {
     ])
 }
 
-async fn retry(dispatch: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
+async fn retry(stage: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for id in ids {
-        let (started, already, asked, problem) = match dispatch.drains.retry(tenant, id).await {
+        let (started, already, asked, problem) = match stage.drains.retry(tenant, id).await {
             Ok(retried) => (retried.started, retried.already_started, retried.asked, None),
             Err(error) => (None, false, false, Some(error.to_string())),
         };
@@ -117,10 +111,10 @@ async fn retry(dispatch: &Stage, tenant: &Name, ids: &[String], output: Output) 
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn drop(dispatch: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
+async fn drop(stage: &Stage, tenant: &Name, ids: &[String], output: Output) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for id in ids {
-        let problem = dispatch.drains.drop_parked(tenant, id).await.err().map(|error| error.to_string());
+        let problem = stage.drains.drop_parked(tenant, id).await.err().map(|error| error.to_string());
         refused += usize::from(problem.is_some());
         match (output.is_json(), &problem) {
             (true, _) => {

@@ -48,18 +48,18 @@ pub(super) async fn run(target: &Target, args: RewindArgs, output: Output) -> an
              `drainers`, then add --yes",
         ));
     }
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let now = system_clock()();
     let to = parse_duration_ms(&args.to).map_or(args.to, |ms| now.minus(ms).to_string());
-    let plan = dispatch.drains.plan_rewind(tenant, &args.drainer, &to, args.missing_only, true).await?;
+    let plan = stage.drains.plan_rewind(tenant, &args.drainer, &to, args.missing_only, true).await?;
     eprintln!("{}", description(&plan, tenant));
     if !args.yes && !confirmed()? {
         eprintln!("Nothing was changed.");
         return Ok(ExitCode::FAILURE);
     }
-    let before = state(&dispatch, tenant, &plan.drainer_id).await?.events_processed_total;
-    let mut done = dispatch.drains.rewind_patiently(tenant, plan, &to, ATTEMPTS).await?;
-    let end = follow(&dispatch, tenant, &mut done, before)
+    let before = state(&stage, tenant, &plan.drainer_id).await?.events_processed_total;
+    let mut done = stage.drains.rewind_patiently(tenant, plan, &to, ATTEMPTS).await?;
+    let end = follow(&stage, tenant, &mut done, before)
         .await
         .context("the rewind is done and the dispatcher goes on with it, but it could not be followed")?;
     let caught_up = matches!(end, RewindEnd::CaughtUp(_));
@@ -95,24 +95,19 @@ fn confirmed() -> anyhow::Result<bool> {
 }
 
 /// Drains in this process, or watches the process that holds the lease, until the drainer has caught up again.
-async fn follow(
-    dispatch: &Stage,
-    tenant: &Name,
-    done: &mut Rewind,
-    before: u64,
-) -> anyhow::Result<RewindEnd> {
+async fn follow(stage: &Stage, tenant: &Name, done: &mut Rewind, before: u64) -> anyhow::Result<RewindEnd> {
     let interrupted = interruption();
     let mut progress = Progress::new(done.events.unwrap_or_default());
     let mut drain_from = Instant::now();
     loop {
         if Instant::now() >= drain_from {
             let deadline = Instant::now() + DRAIN_FOR;
-            let drained = dispatch.drains.drain(tenant, &done.drainer_id, Some(deadline)).await?;
+            let drained = stage.drains.drain(tenant, &done.drainer_id, Some(deadline)).await?;
             if drained.skipped_due_to_lock {
                 drain_from = Instant::now() + RETRY_LEASE_EVERY;
             }
         }
-        let state = state(dispatch, tenant, &done.drainer_id).await?;
+        let state = state(stage, tenant, &done.drainer_id).await?;
         progress.at(state.events_processed_total.saturating_sub(before));
         if done.note(&state) {
             progress.end(true);
@@ -143,8 +138,8 @@ fn interruption() -> watch::Receiver<bool> {
     interrupted
 }
 
-async fn state(dispatch: &Stage, tenant: &Name, drainer: &Name) -> anyhow::Result<DrainerState> {
-    let states = dispatch.drains.drainer_states(tenant).await?;
+async fn state(stage: &Stage, tenant: &Name, drainer: &Name) -> anyhow::Result<DrainerState> {
+    let states = stage.drains.drainer_states(tenant).await?;
     states
         .into_iter()
         .find(|state| state.drainer_id == *drainer)

@@ -42,9 +42,9 @@ pub(super) async fn run(target: &Target, command: RunCommand, output: Output) ->
 async fn start(target: &Target, args: StartRunArgs, output: Output) -> anyhow::Result<ExitCode> {
     let input = input::json("--input", &args.input)?;
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let dispatch = target.dispatch().await?;
+    let stage = target.stage().await?;
     let run = RunSubmission { workflow: args.workflow, input, run_id: args.id };
-    let started = dispatch.runs.start_run(&emitter, run).await?;
+    let started = stage.runs.start_run(&emitter, run).await?;
     if started.collapsed {
         eprintln!("{} was started before: nothing was started again.", started.run_id);
     }
@@ -57,15 +57,15 @@ async fn start(target: &Target, args: StartRunArgs, output: Output) -> anyhow::R
     if !args.watch {
         return Ok(ExitCode::SUCCESS);
     }
-    watch(&dispatch, target.tenant()?, &started.run_id, output).await
+    watch(&stage, target.tenant()?, &started.run_id, output).await
 }
 
 async fn show(target: &Target, args: ShowRunArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     if args.watch {
-        return watch(&dispatch, tenant, &args.run_id, output).await;
+        return watch(&stage, tenant, &args.run_id, output).await;
     }
-    let details = dispatch.runs.run(tenant, &args.run_id).await?;
+    let details = stage.runs.run(tenant, &args.run_id).await?;
     if output.is_json() {
         output.json_line(&details)?;
         return Ok(ExitCode::SUCCESS);
@@ -82,8 +82,8 @@ async fn show(target: &Target, args: ShowRunArgs, output: Output) -> anyhow::Res
 }
 
 async fn events(target: &Target, args: RunEventsArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let events = dispatch.runs.run_events(tenant, &args.run_id).await?;
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let events = stage.runs.run_events(tenant, &args.run_id).await?;
     if output.is_json() {
         events.iter().try_for_each(|event| output.json_line(event))?;
         return Ok(ExitCode::SUCCESS);
@@ -102,8 +102,8 @@ async fn events(target: &Target, args: RunEventsArgs, output: Output) -> anyhow:
 }
 
 async fn cancel(target: &Target, args: CancelRunArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let run = dispatch.runs.cancel_run(tenant, &args.run_id, args.reason.as_deref()).await?;
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let run = stage.runs.cancel_run(tenant, &args.run_id, args.reason.as_deref()).await?;
     match output.is_json() {
         true => output.json_line(&RunSummary::from(run))?,
         false => output.line(&format!("{} is {}", run.run_id, run.state))?,
@@ -126,8 +126,8 @@ async fn append(target: &Target, args: AppendArgs, output: Output) -> anyhow::Re
         event_data: input::object("--event-data", &args.event_data)?,
     };
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let dispatch = target.dispatch().await?;
-    let (event, history) = dispatch.external_runs.append_external(&emitter, &args.run_id, event).await?;
+    let stage = target.stage().await?;
+    let (event, history) = stage.external_runs.append_external(&emitter, &args.run_id, event).await?;
     let entity = history.entity(event.event_type.entity(), &event.correlation_id);
     if output.is_json() {
         output.json_line(&Appended { event: &event, entity })?;

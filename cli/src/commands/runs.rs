@@ -15,11 +15,11 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, args: RunsArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let state = args.state.map(Into::into);
-    let dispatch = &dispatch;
+    let stage = &stage;
     let page = |wanted, cursor: Option<String>| async move {
-        let page = dispatch.runs.runs(tenant, state, wanted, cursor.as_deref()).await?;
+        let page = stage.runs.runs(tenant, state, wanted, cursor.as_deref()).await?;
         anyhow::Ok((page.items, page.cursor))
     };
     let (runs, more) = up_to(args.limit.get(), page).await?;

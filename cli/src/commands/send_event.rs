@@ -23,7 +23,7 @@ pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) ->
         idempotency_key: args.idempotency_key,
     };
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let sent = target.dispatch().await?.events.send_event(&emitter, event, None).await?;
+    let sent = target.stage().await?.events.send_event(&emitter, event, None).await?;
     if sent.collapsed {
         eprintln!(
             "collapsed: {} was sent with this idempotency key before; nothing was sent.",
@@ -39,10 +39,10 @@ pub(super) async fn run(target: &Target, args: SendEventArgs, output: Output) ->
 
 pub(super) async fn list(target: &Target, args: SentEventsArgs, output: Output) -> anyhow::Result<ExitCode> {
     let name = Name::new("NAME", args.name)?;
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let (dispatch, name) = (&dispatch, &name);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let (stage, name) = (&stage, &name);
     let page = |wanted, cursor: Option<String>| async move {
-        let page = dispatch.runs.sent_events(tenant, name, wanted, cursor.as_deref()).await?;
+        let page = stage.runs.sent_events(tenant, name, wanted, cursor.as_deref()).await?;
         anyhow::Ok((page.items, page.cursor))
     };
     let (events, more) = up_to(args.limit.get(), page).await?;

@@ -22,25 +22,22 @@ use crate::{args::SubmitArgs, output::Output, target::Target};
 pub(super) async fn run(target: &Target, args: SubmitArgs, output: Output) -> anyhow::Result<ExitCode> {
     let submission = read_submission(&args.file)?;
     let emitter = target.emitter(Name::new("--app", args.app)?)?;
-    let dispatch = target.dispatch().await?;
+    let stage = target.stage().await?;
     match submission {
-        Submission::Job(job) => submit_job(&dispatch, &emitter, job, &args.file, args.watch, output).await,
-        Submission::Task(task) => {
-            submit_task(&dispatch, &emitter, task, &args.file, args.watch, output).await
-        }
+        Submission::Job(job) => submit_job(&stage, &emitter, job, &args.file, args.watch, output).await,
+        Submission::Task(task) => submit_task(&stage, &emitter, task, &args.file, args.watch, output).await,
     }
 }
 
 async fn submit_job(
-    dispatch: &Stage,
+    stage: &Stage,
     emitter: &Emitter,
     job: JobSubmission,
     file: &Path,
     watch: bool,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let submitted =
-        dispatch.jobs.submit_job(emitter, job).await.map_err(|error| with_file_name(file, error))?;
+    let submitted = stage.jobs.submit_job(emitter, job).await.map_err(|error| with_file_name(file, error))?;
     if submitted.collapsed {
         eprintln!("{} was submitted before: nothing was started again.", submitted.job_id);
     }
@@ -53,11 +50,11 @@ async fn submit_job(
     if !watch {
         return Ok(ExitCode::SUCCESS);
     }
-    job::watch(dispatch, &emitter.origin().tenant, &submitted.job_id, job::Resumed::default(), output).await
+    job::watch(stage, &emitter.origin().tenant, &submitted.job_id, job::Resumed::default(), output).await
 }
 
 async fn submit_task(
-    dispatch: &Stage,
+    stage: &Stage,
     emitter: &Emitter,
     task: TaskSubmission,
     file: &Path,
@@ -65,7 +62,7 @@ async fn submit_task(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let submitted =
-        dispatch.tasks.submit_task(emitter, task).await.map_err(|error| with_file_name(file, error))?;
+        stage.tasks.submit_task(emitter, task).await.map_err(|error| with_file_name(file, error))?;
     if submitted.collapsed {
         eprintln!("{} was submitted before: nothing was started again.", submitted.request_id);
     }
@@ -76,7 +73,7 @@ async fn submit_task(
     if !watch {
         return Ok(ExitCode::SUCCESS);
     }
-    task::watch(dispatch, &emitter.origin().tenant, &submitted.request_id, output).await
+    task::watch(stage, &emitter.origin().tenant, &submitted.request_id, output).await
 }
 
 /// Adds the file's name to an error that its content causes.

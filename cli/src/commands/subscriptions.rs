@@ -22,47 +22,42 @@ pub(super) async fn run(
     command: SubscriptionsCommand,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let enabled = |enabled| SubscriptionChange { enabled: Some(enabled), ..SubscriptionChange::default() };
     match command {
-        SubscriptionsCommand::Add(args) => add(&dispatch, tenant, args, output).await?,
-        SubscriptionsCommand::List => list(&dispatch.registry().subscriptions(tenant).await?, output)?,
+        SubscriptionsCommand::Add(args) => add(&stage, tenant, args, output).await?,
+        SubscriptionsCommand::List => list(&stage.registry().subscriptions(tenant).await?, output)?,
         SubscriptionsCommand::Show { id } => {
-            show(&dispatch.registry().subscription(tenant, &id).await?, output)?
+            show(&stage.registry().subscription(tenant, &id).await?, output)?
         }
         SubscriptionsCommand::Test(args) => {
-            let event = event(target, &dispatch, args).await?;
-            let explained = dispatch.registry().explain(tenant, &event, None).await?;
+            let event = event(target, &stage, args).await?;
+            let explained = stage.registry().explain(tenant, &event, None).await?;
             explain(&event, &explained, output)?;
         }
         SubscriptionsCommand::Enable { id } => {
-            let changed = dispatch.registry().change_subscription(tenant, &id, enabled(true)).await?;
+            let changed = stage.registry().change_subscription(tenant, &id, enabled(true)).await?;
             print_change(&changed, "enabled", output)?;
         }
         SubscriptionsCommand::Disable { id } => {
-            let changed = dispatch.registry().change_subscription(tenant, &id, enabled(false)).await?;
+            let changed = stage.registry().change_subscription(tenant, &id, enabled(false)).await?;
             print_change(&changed, "disabled", output)?;
         }
         SubscriptionsCommand::Rm { id } => {
-            print_change(&dispatch.registry().unsubscribe(tenant, &id).await?, "removed", output)?;
+            print_change(&stage.registry().unsubscribe(tenant, &id).await?, "removed", output)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn add(
-    dispatch: &Stage,
-    tenant: &Name,
-    args: AddSubscriptionArgs,
-    output: Output,
-) -> anyhow::Result<()> {
+async fn add(stage: &Stage, tenant: &Name, args: AddSubscriptionArgs, output: Output) -> anyhow::Result<()> {
     let start_at = match &args.start_at {
         None => None,
         Some(text) => Some(times::parse("--start-at", text, system_clock()())?.to_string()),
     };
     let from_the_beginning = start_at.is_none();
     let begun =
-        dispatch.drains.drainer_states(tenant).await?.iter().any(|state| *state.drainer_id == *args.drainer);
+        stage.drains.drainer_states(tenant).await?.iter().any(|state| *state.drainer_id == *args.drainer);
     let new = NewSubscription {
         event_type_glob: args.glob,
         workflow_type: Name::new("WORKFLOW_TYPE", args.workflow_type)?,
@@ -73,7 +68,7 @@ async fn add(
         on_failure: Some(args.on_failure.into()),
         start_at,
     };
-    let added = dispatch.registry().subscribe(tenant, new).await?;
+    let added = stage.registry().subscribe(tenant, new).await?;
     if output.is_json() {
         return output.json_line(&added);
     }
@@ -85,7 +80,7 @@ async fn add(
     if begun {
         eprintln!("It sees what {} has not passed yet; `rewind` goes back further.", added.drainer_id);
     }
-    let types = dispatch.registry().workflow_types(tenant).await?;
+    let types = stage.registry().workflow_types(tenant).await?;
     if types.iter().all(|known| known.workflow_type != added.workflow_type) {
         eprintln!(
             "{} is not registered yet: its starts fail until `workflows add {} --kind …`.",
@@ -159,23 +154,23 @@ fn print_change(subscription: &Subscription, what: &str, output: Output) -> anyh
     }
 }
 
-async fn event(target: &Target, dispatch: &Stage, args: TestArgs) -> anyhow::Result<Event> {
+async fn event(target: &Target, stage: &Stage, args: TestArgs) -> anyhow::Result<Event> {
     let tenant = target.tenant()?;
     if let Some(id) = args.event {
-        return Ok(dispatch.registry().event(tenant, &id).await?);
+        return Ok(stage.registry().event(tenant, &id).await?);
     }
     if let Some(path) = args.file {
         let text = input::file("--file", &path)?;
         let sample: SampleEvent =
             serde_json::from_str(&text).context("--file: an event as JSON is expected")?;
-        return Ok(dispatch.registry().sample(tenant, sample)?);
+        return Ok(stage.registry().sample(tenant, sample)?);
     }
     if let Some(of_type) = args.event_type {
         let filter = EventFilter { event_type: Some(of_type), ..EventFilter::everything() }.checked()?;
         let found = newest(&target.reader(), tenant, &filter, 1).await?.pop();
         return found.context("the ledger has no event of this type: emit one, or give one with --file");
     }
-    let newest = dispatch.registry().newest(tenant).await?;
+    let newest = stage.registry().newest(tenant).await?;
     newest.context("the ledger has no events: emit one, or give one with --file")
 }
 

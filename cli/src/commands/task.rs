@@ -37,17 +37,17 @@ struct TaskWithOutput {
 }
 
 pub(super) async fn run(target: &Target, args: TaskArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
-    let task = dispatch.tasks.task(tenant, &args.request_id).await?;
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let task = stage.tasks.task(tenant, &args.request_id).await?;
     if args.watch {
-        return watch(&dispatch, tenant, &args.request_id, output).await;
+        return watch(&stage, tenant, &args.request_id, output).await;
     }
     if args.history {
         let query = EventQuery::new(tenant, Scope::Entity(TaskPending::ENTITY_TYPE, &args.request_id));
         history(&target.reader().all(&query).await?, output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let result = dispatch.tasks.task_output(tenant, &task).await?;
+    let result = stage.tasks.task_output(tenant, &task).await?;
     show(TaskWithOutput { task, output: result }, output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -115,17 +115,17 @@ fn history(events: &[Event], output: Output) -> anyhow::Result<()> {
 
 /// Prints each change until the task ends; the exit code says how it ended.
 pub(super) async fn watch(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     request_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let how_to_return = format!("The task goes on. `task {request_id} --watch` comes back to it.");
-    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, request_id, output)), how_to_return).await
+    until_interrupted(Box::pin(watch_until_ended(stage, tenant, request_id, output)), how_to_return).await
 }
 
 async fn watch_until_ended(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     request_id: &str,
     output: Output,
@@ -133,7 +133,7 @@ async fn watch_until_ended(
     let mut last = None;
     let mut failed_polls = FailedPolls::default();
     loop {
-        let answer = dispatch.tasks.task(tenant, request_id).await;
+        let answer = stage.tasks.task(tenant, request_id).await;
         let Some(task) = failed_polls.tolerate(answer)? else {
             tokio::time::sleep(POLL_EVERY).await;
             continue;
@@ -143,7 +143,7 @@ async fn watch_until_ended(
         if last.replace(stamp) != Some(stamp) {
             match output.is_json() {
                 true => {
-                    let result = dispatch.tasks.task_output(tenant, &task).await?;
+                    let result = stage.tasks.task_output(tenant, &task).await?;
                     output.json_line(&TaskWithOutput { task, output: result })?;
                 }
                 false => output.line(&state_line(&task))?,

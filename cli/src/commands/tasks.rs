@@ -17,11 +17,11 @@ use crate::{
 };
 
 pub(super) async fn run(target: &Target, args: TasksArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let state = args.state.map(Into::into);
-    let dispatch = &dispatch;
+    let stage = &stage;
     let page = |wanted, cursor: Option<String>| async move {
-        let page = dispatch.tasks.tasks(tenant, state, wanted, cursor.as_deref()).await?;
+        let page = stage.tasks.tasks(tenant, state, wanted, cursor.as_deref()).await?;
         anyhow::Ok((page.items, page.cursor))
     };
     let (tasks, more) = up_to(args.limit.get(), page).await?;

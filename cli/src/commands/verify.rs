@@ -21,9 +21,9 @@ use crate::{
 const SHOW_PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let mut progress = Progress::new();
-    let verified = dispatch.verify.verify(tenant, args.rebuild, &mut |at| progress.at(at)).await;
+    let verified = stage.verify.verify(tenant, args.rebuild, &mut |at| progress.at(at)).await;
     progress.end();
     let verified = verified?;
     match output.is_json() {

@@ -12,7 +12,7 @@ use crate::{args::WorkerArgs, target::Target};
 
 pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> anyhow::Result<ExitCode> {
     let options = WorkerOptions {
-        tasks: target.dispatch().await?.tasks,
+        tasks: target.stage().await?.tasks,
         sqs: target.clients.sqs.clone(),
         queue_url: QueueUrls::find(&target.clients.sqs, &target.names).await?.tasks,
         config,

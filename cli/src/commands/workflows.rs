@@ -28,12 +28,12 @@ pub(super) async fn run(
     {
         return Ok(wrong_usage(&problem));
     }
-    let (tenant, dispatch) = (target.tenant()?, target.dispatch().await?);
+    let (tenant, stage) = (target.tenant()?, target.stage().await?);
     match command {
-        WorkflowsCommand::Add(args) => add(&dispatch, tenant, args, output).await?,
-        WorkflowsCommand::List => list(&dispatch.registry().workflow_types(tenant).await?, output)?,
+        WorkflowsCommand::Add(args) => add(&stage, tenant, args, output).await?,
+        WorkflowsCommand::List => list(&stage.registry().workflow_types(tenant).await?, output)?,
         WorkflowsCommand::Rm { workflow_type } => {
-            let removed = dispatch.registry().unregister(tenant, &workflow_type).await?;
+            let removed = stage.registry().unregister(tenant, &workflow_type).await?;
             match output.is_json() {
                 true => output.json_line(&removed)?,
                 false => output.line(&format!("{workflow_type} is removed"))?,
@@ -41,7 +41,7 @@ pub(super) async fn run(
         }
         WorkflowsCommand::Start { workflow_type, input, idempotency_key } => {
             let key = idempotency_key.as_deref();
-            start(&dispatch, tenant, &workflow_type, &input, key, output).await?;
+            start(&stage, tenant, &workflow_type, &input, key, output).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -77,7 +77,7 @@ fn kind_name(kind: KindArg) -> &'static str {
     }
 }
 
-async fn add(dispatch: &Stage, tenant: &Name, args: AddWorkflowArgs, output: Output) -> anyhow::Result<()> {
+async fn add(stage: &Stage, tenant: &Name, args: AddWorkflowArgs, output: Output) -> anyhow::Result<()> {
     let name = |flag, text: Option<String>| text.map(|text| Name::new(flag, text)).transpose();
     let own_name = name("--name", args.name)?;
     let (task, workflow) = match args.kind {
@@ -97,7 +97,7 @@ async fn add(dispatch: &Stage, tenant: &Name, args: AddWorkflowArgs, output: Out
         r#match: (!args.matches.is_empty()).then(|| args.matches.into_iter().collect()),
     };
     let made = new.created_at(system_clock()())?;
-    dispatch.registry().register(tenant, &made).await?;
+    stage.registry().register(tenant, &made).await?;
     match output.is_json() {
         true => output.json_line(&made),
         false => output.line(&format!("{} is registered: {}", made.workflow_type, what(&made.kind, &made))),
@@ -149,7 +149,7 @@ fn what(kind: &Kind, known: &WorkflowType) -> String {
 }
 
 async fn start(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     workflow_type: &str,
     input: &str,
@@ -157,7 +157,7 @@ async fn start(
     output: Output,
 ) -> anyhow::Result<()> {
     let input = input::object("--input", input)?;
-    let start = dispatch.drains.start(tenant, workflow_type, input, "cli:start", idempotency_key).await?;
+    let start = stage.drains.start(tenant, workflow_type, input, "cli:start", idempotency_key).await?;
     if output.is_json() {
         let ManualStart { started, collapsed } = start;
         return output.json_line(

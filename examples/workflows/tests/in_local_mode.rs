@@ -53,13 +53,13 @@ impl World {
         let emitter =
             Emitter::with_clock(&self.local.clients, &self.local.names, self.tenant.clone(), app, clock);
         let submission = RunSubmission { workflow: workflow.into(), input, run_id: None };
-        self.local.dispatch.runs.start_run(&emitter, submission).await.unwrap().run_id
+        self.local.stage.runs.start_run(&emitter, submission).await.unwrap().run_id
     }
 
     async fn when(&self, run_id: &Name, probe: impl Fn(&RunDetails) -> bool) -> RunDetails {
         let began = Instant::now();
         loop {
-            let run = self.local.dispatch.runs.run(&self.tenant, run_id).await.unwrap();
+            let run = self.local.stage.runs.run(&self.tenant, run_id).await.unwrap();
             if probe(&run) {
                 return run;
             }
@@ -71,7 +71,7 @@ impl World {
     /// Moves the clock forward and sweeps, so that the runs whose timers are due wake up.
     async fn advance(&self, time: Duration) {
         self.ahead.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
-        self.local.dispatch.run_sweep.sweep_runs().await.unwrap();
+        self.local.stage.run_sweep.sweep_runs().await.unwrap();
     }
 }
 
@@ -115,7 +115,7 @@ async fn a_run_whose_runner_died_with_local_mode_goes_on_as_soon_as_that_is_back
     let mut world = world.restart().await;
     let run_id = world.begin("fan_out", json!({ "documents": ["one"] })).await;
     // This stands for a runner that acquires the run and dies: it neither renews nor releases the lease.
-    let taken = world.local.dispatch.runs.leases.acquire_run(&world.tenant, &run_id, 600_000).await.unwrap();
+    let taken = world.local.stage.runs.leases.acquire_run(&world.tenant, &run_id, 600_000).await.unwrap();
     assert!(matches!(taken, RunAcquisition::Acquired(_)), "{taken:?}");
     world.options.workflows = workflows;
     let world = world.restart().await;
@@ -141,7 +141,7 @@ async fn an_approver_is_reminded_after_a_day_and_may_answer_for_a_week() {
     let token = world.when(&answered, reminded).await.view.hooks[0].token.clone();
     let token = Name::new("token", token).unwrap();
     let answer = json!({ "approved": false, "by": "ada" });
-    world.local.dispatch.hooks.receive_by_hook(None, &token, answer).await.unwrap();
+    world.local.stage.hooks.receive_by_hook(None, &token, answer).await.unwrap();
     let run = world.when(&answered, ended).await;
     assert_eq!(run.view.run.output, Some(json!({ "state": "rejected", "by": "ada" })));
 

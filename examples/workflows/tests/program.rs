@@ -86,7 +86,7 @@ impl World {
     async fn program(&self) -> Program {
         let program = Program::start(self.folder.path());
         until("the program waits for runs", || async {
-            let known = self.local.dispatch.runs.registry.runnable_workflows().await.unwrap();
+            let known = self.local.stage.runs.registry.runnable_workflows().await.unwrap();
             (known.len() == 4).then_some(())
         })
         .await;

@@ -21,7 +21,7 @@ const WAKE_UP: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Handler {
     /// Drains.
-    pub dispatch: Stage,
+    pub stage: Stage,
 }
 
 /// The part of a stream record that names its tenant.
@@ -84,12 +84,11 @@ impl Handler {
         let (swept, answer) = match tenants(&invocation.event) {
             Some(tenants) => {
                 let deadline = deadline.min(Instant::now() + WAKE_UP);
-                let swept =
-                    self.dispatch.sweep.wake(tenants.keys().cloned().collect(), Some(deadline)).await?;
+                let swept = self.stage.sweep.wake(tenants.keys().cloned().collect(), Some(deadline)).await?;
                 let answer = failures(&tenants, &swept);
                 (swept, answer)
             }
-            None => (self.dispatch.sweep.sweep(Some(deadline)).await?, Value::Null),
+            None => (self.stage.sweep.sweep(Some(deadline)).await?, Value::Null),
         };
         tracing::info!(visited = swept.visited, trouble = swept.trouble, "done");
         Ok(answer)

@@ -10,8 +10,8 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let options = StageOptions {
         drainers: environment.drainers()?,
         slack: Some(environment.slack()?),
-        ..environment.dispatch_options(environment.metrics("dispatcher"))?
+        ..environment.stage_options(environment.metrics("dispatcher"))?
     };
-    let handler = &Handler { dispatch: environment.dispatch(options)? };
+    let handler = &Handler { stage: environment.stage(options)? };
     serve(|invocation| handler.handle(invocation)).await
 }

@@ -8,14 +8,14 @@ use ledgerline_stage::Stage;
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Handler {
-    pub dispatch: Stage,
+    pub stage: Stage,
     pub thresholds: Thresholds,
 }
 
 impl Handler {
     /// Checks every tenant that has tasks under way.
     pub async fn handle(&self) -> Result<HealthChecked, ComponentError> {
-        let checked = self.dispatch.health.check_health(&self.thresholds).await?;
+        let checked = self.stage.health.check_health(&self.thresholds).await?;
         let tasks = &checked.tasks;
         tracing::info!(
             tenants = checked.tenants,

@@ -16,8 +16,8 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     )?;
     let options = StageOptions {
         slack: Some(environment.slack()?),
-        ..environment.dispatch_options(environment.metrics("health-check"))?
+        ..environment.stage_options(environment.metrics("health-check"))?
     };
-    let handler = &Handler { dispatch: environment.dispatch(options)?, thresholds };
+    let handler = &Handler { stage: environment.stage(options)?, thresholds };
     serve(|_| async { handler.handle().await.map(drop) }).await
 }

@@ -30,7 +30,7 @@ use ledgerline_store::{ApiKeys, ControlTable, FailedDeliveries, IdempotencyMarke
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub struct Api {
-    pub dispatch: Stage,
+    pub stage: Stage,
     pub control: ControlTable,
     pub api_keys: ApiKeys,
     pub failed_deliveries: FailedDeliveries,
@@ -51,7 +51,7 @@ impl Api {
     pub fn new(
         clients: Clients,
         names: Names,
-        dispatch: Stage,
+        stage: Stage,
         metrics: Metrics,
         clock: Clock,
     ) -> Result<Self, ledgerline_event::Invalid> {
@@ -65,7 +65,7 @@ impl Api {
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
         let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
         Ok(Self {
-            dispatch,
+            stage,
             api_keys: ApiKeys::new(control.clone()),
             failed_deliveries: FailedDeliveries::new(control.clone()),
             redrive: Redrive::new(&clients, &names, clock.clone()),

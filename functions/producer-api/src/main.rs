@@ -11,9 +11,9 @@ async fn main() -> Result<(), lambda_http::Error> {
     let options = StageOptions {
         drainers: environment.drainers()?,
         // What it drains counts where the alarms look.
-        ..environment.dispatch_options(environment.metrics("dispatcher"))?
+        ..environment.stage_options(environment.metrics("dispatcher"))?
     };
-    let (dispatch, metrics) = (environment.dispatch(options)?, environment.metrics("producer-api"));
+    let (stage, metrics) = (environment.stage(options)?, environment.metrics("producer-api"));
     let Environment { clients, names, .. } = environment;
-    lambda_http::run(router(Api::new(clients, names, dispatch, metrics, system_clock())?)).await
+    lambda_http::run(router(Api::new(clients, names, stage, metrics, system_clock())?)).await
 }

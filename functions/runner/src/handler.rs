@@ -101,7 +101,7 @@ impl Handler {
     pub async fn tick(&self, deadline: Instant) -> Result<RunsSwept, ComponentError> {
         let published = self.runner.publish().await;
         // The sweep also runs if the publishing failed: existing runs do not depend on it.
-        let swept = self.runner.dispatch().run_sweep.sweep_runs_until(deadline).await?;
+        let swept = self.runner.stage().run_sweep.sweep_runs_until(deadline).await?;
         self.metrics.count((self.clock)(), &[("SentAgain", swept.sent_again), ("Timers", swept.timers)]);
         published.map(|()| swept)
     }

@@ -17,9 +17,9 @@ const RESERVE: Duration = Duration::from_secs(60);
 pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
     let environment = Environment::read().await.map_err(anyhow::Error::new)?;
     let metrics = environment.metrics("runner");
-    let options = environment.dispatch_options(metrics.clone()).map_err(|error| anyhow::anyhow!(error))?;
+    let options = environment.stage_options(metrics.clone()).map_err(|error| anyhow::anyhow!(error))?;
     let runner_options = options_from(optional("LEDGERLINE_RUN_LEASE_SECONDS").as_deref())?;
-    let runner = Runner::new(environment.dispatch(options)?, workflows, runner_options);
+    let runner = Runner::new(environment.stage(options)?, workflows, runner_options);
     if let Err(error) = runner.publish().await {
         tracing::warn!(%error, "could not publish the workflows; the schedule tries again");
     }

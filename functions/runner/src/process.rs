@@ -46,9 +46,9 @@ pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
         ledger_flag: target.flag,
         clock: system_clock(),
     };
-    let dispatch = Stage::new(&target.clients, &target.names, options)?;
+    let stage = Stage::new(&target.clients, &target.names, options)?;
     let handler = Handler {
-        runner: Runner::new(dispatch, workflows, args.runner_options()),
+        runner: Runner::new(stage, workflows, args.runner_options()),
         metrics: Metrics::silent(),
         clock: system_clock(),
     };

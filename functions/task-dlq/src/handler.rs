@@ -14,7 +14,7 @@ use ledgerline_stage::Stage;
 /// Ends the tasks of dead letters.
 #[allow(missing_docs)]
 pub struct Handler {
-    pub dispatch: Stage,
+    pub stage: Stage,
     pub metrics: Metrics,
     pub clock: Clock,
 }
@@ -67,7 +67,7 @@ impl Handler {
                 return Outcome::NoTask;
             }
         };
-        match self.dispatch.tasks.end_dead_letter(&message, body).await {
+        match self.stage.tasks.end_dead_letter(&message, body).await {
             Ok(buried) => {
                 let (tenant, task) = (&message.tenant_id, &message.request_id);
                 tracing::info!(%tenant, %task, generation = message.generation, ?buried, "settled");

@@ -8,7 +8,7 @@ use task_dlq::Handler;
 async fn main() -> Result<(), lambda_runtime::Error> {
     let environment = Environment::read().await?;
     let metrics = environment.metrics("task-dlq");
-    let dispatch = environment.dispatch(environment.dispatch_options(metrics.clone())?)?;
-    let handler = &Handler { dispatch, metrics, clock: system_clock() };
+    let stage = environment.stage(environment.stage_options(metrics.clone())?)?;
+    let handler = &Handler { stage, metrics, clock: system_clock() };
     serve_queue(|batch| handler.handle(batch)).await
 }

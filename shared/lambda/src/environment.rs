@@ -57,7 +57,7 @@ impl Environment {
     }
 
     /// Options without a Slack and with the built-in drainers only.
-    pub fn dispatch_options(&self, metrics: Metrics) -> Result<StageOptions, lambda_runtime::Error> {
+    pub fn stage_options(&self, metrics: Metrics) -> Result<StageOptions, lambda_runtime::Error> {
         Ok(StageOptions {
             queues: QueueUrls {
                 tasks: required("TASK_QUEUE_URL")?,
@@ -73,7 +73,7 @@ impl Environment {
     }
 
     /// What the function works with.
-    pub fn dispatch(&self, options: StageOptions) -> Result<Stage, Invalid> {
+    pub fn stage(&self, options: StageOptions) -> Result<Stage, Invalid> {
         Stage::new(&self.clients, &self.names, options)
     }
 }

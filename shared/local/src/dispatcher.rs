@@ -19,7 +19,7 @@ const EVENTS_OF_RUNS_WAIT_MS: u64 = 2_000;
 
 /// Visits every tenant that the change stream names or that a visit asks to visit again, and sweeps as often as on AWS.
 pub(super) async fn run(
-    dispatch: Stage,
+    stage: Stage,
     wake_ups: WakeUps,
     clock: Clock,
     sweep_every: Duration,
@@ -28,7 +28,7 @@ pub(super) async fn run(
     let mut wake_ups = wake_ups.lock().await;
     let mut visits = Visits::default();
     // No other process drains this folder: a lease from before belongs to a process that is gone.
-    let first = dispatch.clone();
+    let first = stage.clone();
     visits.sweep(async move {
         first.sweep.break_leases().await?;
         first.sweep.sweep(None).await?;
@@ -46,18 +46,18 @@ pub(super) async fn run(
                 Some(WakeUp { tenant, can_wait: true }) => Next::VisitLater(tenant),
                 None => return,
             },
-            ended = visits.ended(&dispatch) => Next::Ended(ended),
+            ended = visits.ended(&stage) => Next::Ended(ended),
             () = revisits.due() => Next::Visit(revisits.take()),
             _ = sweep.tick() => Next::Sweep,
         };
         match next {
-            Next::Visit(tenants) => tenants.into_iter().for_each(|tenant| visits.visit(&dispatch, tenant)),
+            Next::Visit(tenants) => tenants.into_iter().for_each(|tenant| visits.visit(&stage, tenant)),
             Next::VisitLater(tenant) => {
                 revisits.add(BTreeSet::from([tenant]), Some(clock().plus(EVENTS_OF_RUNS_WAIT_MS)), &clock);
             }
             Next::Sweep => {
-                let dispatch = dispatch.clone();
-                visits.sweep(async move { dispatch.sweep.sweep(None).await });
+                let stage = stage.clone();
+                visits.sweep(async move { stage.sweep.sweep(None).await });
             }
             Next::Ended((_, Some(swept))) => revisits.add(swept.again, swept.again_at, &clock),
             Next::Ended((tenant, None)) => {

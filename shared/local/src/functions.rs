@@ -33,7 +33,7 @@ pub(super) async fn start(
     clients: &Clients,
     names: &Names,
     options: &LocalOptions,
-    dispatch: &Stage,
+    stage: &Stage,
     supervisor: &Supervisor,
     stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
@@ -62,11 +62,11 @@ pub(super) async fn start(
         clock: options.clock.clone(),
     });
     let task_dlq = Arc::new(task_dlq::Handler {
-        dispatch: dispatch.clone(),
+        stage: stage.clone(),
         metrics: Metrics::silent(),
         clock: options.clock.clone(),
     });
-    let health = health_check::Handler { dispatch: dispatch.clone(), thresholds: Thresholds::default() };
+    let health = health_check::Handler { stage: stage.clone(), thresholds: Thresholds::default() };
 
     let wiring = wiring(names);
     let run = |name: String, start: Box<dyn Fn() -> BoxFuture + Send>| {

@@ -100,7 +100,7 @@ pub struct Local {
     /// The embedded services.
     pub embedded: Embedded,
     /// The dispatcher's operations.
-    pub dispatch: Stage,
+    pub stage: Stage,
     /// What `/api/health` reports.
     health: HealthProbe,
     supervisor: Supervisor,
@@ -166,7 +166,7 @@ impl Local {
         let (stop, stopped) = watch::channel(false);
         let queues = QueueUrls::find(&clients.sqs, &names).await?;
         let task_queue = queues.tasks.clone();
-        let dispatch = Stage::new(
+        let stage = Stage::new(
             &clients,
             &names,
             StageOptions {
@@ -180,18 +180,18 @@ impl Local {
         )?;
         let supervisor = Supervisor::default();
         let mut tasks =
-            functions::start(&embedded, &clients, &names, &options, &dispatch, &supervisor, stopped.clone())
+            functions::start(&embedded, &clients, &names, &options, &stage, &supervisor, stopped.clone())
                 .await?;
         let Wiring { sweep_every, runs_every, .. } = wiring(&names);
-        let (for_drains, clock) = (dispatch.clone(), options.clock.clone());
+        let (for_drains, clock) = (stage.clone(), options.clock.clone());
         let until = stopped.clone();
         tasks.push(supervisor.run(
             "dispatcher",
             stopped.clone(),
             |stop| *stop,
             move || {
-                let (dispatch, wake_ups, clock) = (for_drains.clone(), wake_ups.clone(), clock.clone());
-                dispatcher::run(dispatch, wake_ups, clock, sweep_every, until.clone())
+                let (stage, wake_ups, clock) = (for_drains.clone(), wake_ups.clone(), clock.clone());
+                dispatcher::run(stage, wake_ups, clock, sweep_every, until.clone())
             },
         ));
         // After the queues are released, and before the sweep, which enqueues the runs of an earlier runner.
@@ -199,27 +199,27 @@ impl Local {
             Some(workflows) => {
                 let (queues, clock) = (embedded.queues(), options.clock.clone());
                 let queue = names.run_queue.clone();
-                Some(LocalRunner::start(&dispatch, workflows, queues, queue, clock, &supervisor).await?)
+                Some(LocalRunner::start(&stage, workflows, queues, queue, clock, &supervisor).await?)
             }
             None => None,
         };
-        let (for_runs, until) = (dispatch.clone(), stopped.clone());
+        let (for_runs, until) = (stage.clone(), stopped.clone());
         tasks.push(supervisor.run(
             "run-sweep",
             stopped.clone(),
             |stop| *stop,
             move || {
-                let dispatch = for_runs.clone();
+                let stage = for_runs.clone();
                 let sweep = move || {
-                    let dispatch = dispatch.clone();
-                    async move { dispatch.run_sweep.sweep_runs().await }
+                    let stage = stage.clone();
+                    async move { stage.run_sweep.sweep_runs().await }
                 };
                 // The first sweep is at once, for the runs that an earlier process left.
                 run_every(runs_every, First::AtOnce, "the sweep of runs", sweep, until.clone())
             },
         ));
         let (names_of_api, clock) = (names.clone(), options.clock.clone());
-        let mut api = Api::new(clients.clone(), names_of_api, dispatch.clone(), Metrics::silent(), clock)?;
+        let mut api = Api::new(clients.clone(), names_of_api, stage.clone(), Metrics::silent(), clock)?;
         let health =
             HealthProbe::with(health::vitals(&embedded, &names, &supervisor, options.dropped_log_lines));
         api.health = health.clone();
@@ -233,7 +233,7 @@ impl Local {
 
         let worker = task_file.map(|config| {
             LocalWorker::start(
-                &dispatch,
+                &stage,
                 &clients,
                 task_queue.clone(),
                 config,
@@ -249,7 +249,7 @@ impl Local {
             clients,
             names,
             embedded,
-            dispatch,
+            stage,
             health,
             supervisor,
             task_queue_url: task_queue,
@@ -264,7 +264,7 @@ impl Local {
     /// Starts another worker in this process, which the caller stops.
     pub fn start_worker(&self, config: Config) -> LocalWorker {
         let (queue_url, clock) = (self.task_queue_url.clone(), self.clock.clone());
-        LocalWorker::start(&self.dispatch, &self.clients, queue_url, config, clock, &self.supervisor)
+        LocalWorker::start(&self.stage, &self.clients, queue_url, config, clock, &self.supervisor)
     }
 
     /// What `/api/health` finds wrong.

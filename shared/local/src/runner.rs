@@ -48,7 +48,7 @@ pub(super) struct LocalRunner {
 
 impl LocalRunner {
     pub(super) async fn start(
-        dispatch: &Stage,
+        stage: &Stage,
         workflows: Workflows,
         queues: Arc<Queues>,
         queue: String,
@@ -56,8 +56,8 @@ impl LocalRunner {
         supervisor: &Supervisor,
     ) -> anyhow::Result<Self> {
         // A caller that passes workflows leaves all runs to this runner: an old lease is that of a dead process.
-        dispatch.run_sweep.expire_run_leases().await?;
-        let runner = Runner::new(dispatch.clone(), workflows, RunnerOptions::default());
+        stage.run_sweep.expire_run_leases().await?;
+        let runner = Runner::new(stage.clone(), workflows, RunnerOptions::default());
         runner.publish().await?;
         let handler = Handler { runner, metrics: Metrics::silent(), clock };
         let (stop, stopped) = watch::channel(false);

@@ -28,9 +28,9 @@ pub(super) struct Visits {
 
 impl Visits {
     /// Visits a tenant, now or as soon as a place is free.
-    pub(super) fn visit(&mut self, dispatch: &Stage, tenant: Name) {
+    pub(super) fn visit(&mut self, stage: &Stage, tenant: Name) {
         self.waiting.insert(tenant);
-        self.start_waiting(dispatch);
+        self.start_waiting(stage);
     }
 
     /// Sweeps, unless a sweep is under way.
@@ -45,18 +45,18 @@ impl Visits {
 
     /// Waits for a visit or sweep to end, for ever if none is under way. Returns the tenant of a visit, and the result unless it
     /// failed.
-    pub(super) async fn ended(&mut self, dispatch: &Stage) -> (Option<Name>, Option<Swept>) {
+    pub(super) async fn ended(&mut self, stage: &Stage) -> (Option<Name>, Option<Swept>) {
         let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
         let (tenant, swept) = ended.unwrap_or((None, None));
         match &tenant {
             Some(tenant) => drop(self.running.remove(tenant)),
             None => self.sweeping = false,
         }
-        self.start_waiting(dispatch);
+        self.start_waiting(stage);
         (tenant, swept)
     }
 
-    fn start_waiting(&mut self, dispatch: &Stage) {
+    fn start_waiting(&mut self, stage: &Stage) {
         while self.running.len() < CONCURRENCY {
             let Some(tenant) = self.waiting.iter().find(|tenant| !self.running.contains(*tenant)).cloned()
             else {
@@ -64,11 +64,11 @@ impl Visits {
             };
             self.waiting.remove(&tenant);
             self.running.insert(tenant.clone());
-            let dispatch = dispatch.clone();
+            let stage = stage.clone();
             self.tasks.spawn(async move {
                 let began = Instant::now();
                 let tenants = BTreeSet::from([tenant.clone()]);
-                let swept = isolated(async move { dispatch.sweep.wake(tenants, None).await }).await;
+                let swept = isolated(async move { stage.sweep.wake(tenants, None).await }).await;
                 // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
                 tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
                 (Some(tenant), swept)

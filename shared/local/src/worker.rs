@@ -20,17 +20,17 @@ pub struct LocalWorker {
 
 impl LocalWorker {
     pub(super) fn start(
-        dispatch: &Stage,
+        stage: &Stage,
         clients: &Clients,
         queue_url: String,
         config: Config,
         clock: Clock,
         supervisor: &Supervisor,
     ) -> Self {
-        let (dispatch, sqs) = (dispatch.clone(), clients.sqs.clone());
+        let (stage, sqs) = (stage.clone(), clients.sqs.clone());
         let (stop, stopped) = watch::channel(Stop::No);
         let options =
-            WorkerOptions { tasks: dispatch.tasks, sqs, queue_url, config, grace: GRACE, once: false, clock };
+            WorkerOptions { tasks: stage.tasks, sqs, queue_url, config, grace: GRACE, once: false, clock };
         let until = stopped.clone();
         let running = supervisor.run(
             "worker",

@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    dispatch: Stage,
+    stage: Stage,
     emitter: Emitter,
 }
 
@@ -86,8 +86,8 @@ impl From<Error> for ClientError {
 
 impl Client {
     /// A client that acts in the context of `emitter`: its tenant, its app, its cause.
-    pub fn new(dispatch: Stage, emitter: Emitter) -> Self {
-        Self { dispatch, emitter }
+    pub fn new(stage: Stage, emitter: Emitter) -> Self {
+        Self { stage, emitter }
     }
 
     /// A client of the local mode with this data folder.
@@ -122,9 +122,9 @@ impl Client {
             ledger_flag,
             clock: system_clock(),
         };
-        let dispatch = Stage::new(&clients, &names, options)?;
+        let stage = Stage::new(&clients, &names, options)?;
         let (tenant, app) = (Name::new("tenant", tenant)?, Name::new("app", app)?);
-        Ok(Self { dispatch, emitter: Emitter::new(&clients, &names, tenant, app) })
+        Ok(Self { stage, emitter: Emitter::new(&clients, &names, tenant, app) })
     }
 
     fn tenant(&self) -> &Name {
@@ -154,14 +154,14 @@ impl Client {
     ) -> Result<Name, ClientError> {
         let input = json::write("input", input)?;
         let submission = RunSubmission { workflow: workflow.to_owned(), input, run_id };
-        Ok(self.dispatch.runs.start_run(&self.emitter, submission).await?.run_id)
+        Ok(self.stage.runs.start_run(&self.emitter, submission).await?.run_id)
     }
 
     /// Sends an event to the runs that wait for it, now or later. The result is its id.
     pub async fn send_event(&self, event: &str, data: Value, matched: Value) -> Result<Name, ClientError> {
         let submission =
             EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key: None };
-        Ok(self.dispatch.events.send_event(&self.emitter, submission, None).await?.event_id)
+        Ok(self.stage.events.send_event(&self.emitter, submission, None).await?.event_id)
     }
 
     /// Sends an event under an idempotency key. A repeat with the same content sends nothing and gives the first event's id.
@@ -175,7 +175,7 @@ impl Client {
     ) -> Result<SubmittedEvent, ClientError> {
         let idempotency_key = Some(idempotency_key.to_owned());
         let submission = EventSubmission { event: event.to_owned(), data, r#match: matched, idempotency_key };
-        Ok(self.dispatch.events.send_event(&self.emitter, submission, None).await?)
+        Ok(self.stage.events.send_event(&self.emitter, submission, None).await?)
     }
 
     /// Sends a payload to a hook.
@@ -185,7 +185,7 @@ impl Client {
         payload: &impl Serialize,
     ) -> Result<HookAnswer, ClientError> {
         let payload = json::write("payload", payload)?;
-        Ok(self.dispatch.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
+        Ok(self.stage.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
     }
 
     /// Sends a payload to a hook under an idempotency key. The hook does not receive a repeat; the answer names the first
@@ -198,22 +198,22 @@ impl Client {
     ) -> Result<HookAnswer, ClientError> {
         let idempotency_key = Some(idempotency_key.to_owned());
         let payload = HookPayload { payload: json::write("payload", payload)?, idempotency_key };
-        Ok(self.dispatch.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
+        Ok(self.stage.hooks.receive_by_hook(Some(self.tenant()), token, payload).await?)
     }
 
     /// A run with its steps, hooks and waits.
     pub async fn run(&self, run_id: &str) -> Result<RunDetails, ClientError> {
-        Ok(self.dispatch.runs.run(self.tenant(), run_id).await?)
+        Ok(self.stage.runs.run(self.tenant(), run_id).await?)
     }
 
     /// Cancels a run that has not ended.
     pub async fn cancel(&self, run_id: &str, reason: Option<&str>) -> Result<RunRecord, ClientError> {
-        Ok(self.dispatch.runs.cancel_run(self.tenant(), run_id, reason).await?)
+        Ok(self.stage.runs.cancel_run(self.tenant(), run_id, reason).await?)
     }
 
     /// Waits until a run has ended, and gives its output. It polls the run, less and less often.
     pub async fn output<T: DeserializeOwned>(&self, run_id: &str) -> Result<T, ClientError> {
-        while !self.dispatch.runs.wait_for_run(self.tenant(), run_id, WAIT).await?.state.is_terminal() {}
+        while !self.stage.runs.wait_for_run(self.tenant(), run_id, WAIT).await?.state.is_terminal() {}
         let run = self.run(run_id).await?.view.run.into_owned();
         match run.state {
             RunState::Completed => Ok(json::read("output", run.output.unwrap_or_default())?),

@@ -7,13 +7,13 @@ use ledgerline_stage::Stage;
 /// Starts tasks and jobs and sends events in the context of a run.
 #[derive(Debug)]
 pub struct Services {
-    pub(crate) dispatch: Stage,
+    pub(crate) stage: Stage,
     pub(crate) emitter: Emitter,
     pub(crate) run_id: Name,
 }
 
 impl Services {
-    pub(crate) fn new(dispatch: Stage, emitter: Emitter, run_id: Name) -> Self {
-        Self { dispatch, emitter, run_id }
+    pub(crate) fn new(stage: Stage, emitter: Emitter, run_id: Name) -> Self {
+        Self { stage, emitter, run_id }
     }
 }

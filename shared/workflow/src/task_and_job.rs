@@ -188,7 +188,7 @@ impl<T: DeserializeOwned + 'static> IntoFuture for Task<T> {
             let start = |services: Arc<Services>| {
                 let submission = submission.clone();
                 async move {
-                    let submitted = services.dispatch.tasks.submit_task(&services.emitter, submission).await;
+                    let submitted = services.stage.tasks.submit_task(&services.emitter, submission).await;
                     submitted.map(|_| ()).map_err(submit_error)
                 }
             };
@@ -219,7 +219,7 @@ impl IntoFuture for Job {
             let start = |services: Arc<Services>| {
                 let submission = submission.clone();
                 async move {
-                    let submitted = services.dispatch.jobs.submit_job(&services.emitter, submission).await;
+                    let submitted = services.stage.jobs.submit_job(&services.emitter, submission).await;
                     submitted.map(|_| ()).map_err(submit_error)
                 }
             };
@@ -265,7 +265,7 @@ impl IntoFuture for SendEvent {
                     let event_id =
                         Name::new("eventId", id).map_err(|invalid| Error::fatal(invalid.to_string()))?;
                     let from = Some((&services.run_id, event_id));
-                    let sent = services.dispatch.events.send_event(&services.emitter, submission, from).await;
+                    let sent = services.stage.events.send_event(&services.emitter, submission, from).await;
                     sent.map(|sent| sent.event_id.to_string()).map_err(submit_error)
                 }
             })

@@ -216,7 +216,7 @@ async fn a_name_that_queues_do_not_carry_is_refused_before_anything_is_made() {
     .await;
     let body: Value = serde_json::from_str(&message.body).unwrap();
     assert!(body.to_string().contains('\u{fffe}'), "{body}");
-    assert!(world.local.dispatch.run_sweep.sweep_runs().await.is_ok());
+    assert!(world.local.stage.run_sweep.sweep_runs().await.is_ok());
     world.local.stop().await;
 }
 

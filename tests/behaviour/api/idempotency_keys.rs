@@ -290,16 +290,16 @@ async fn a_send_that_failed_half_way_is_finished_by_its_repeat() {
             .unwrap();
             let emitter = ledger.emitter("t");
             *fails.lock().unwrap() = Some((operation, lost));
-            let first = ledger.dispatch.events.send_event(&emitter, event.clone(), None).await;
+            let first = ledger.stage.events.send_event(&emitter, event.clone(), None).await;
             assert!(first.is_err(), "{operation} {lost}: {first:?}");
             *fails.lock().unwrap() = None;
             ledger.advance(1_000);
-            let repeat = ledger.dispatch.events.send_event(&emitter, event.clone(), None).await.unwrap();
+            let repeat = ledger.stage.events.send_event(&emitter, event.clone(), None).await.unwrap();
             // Only what was not even claimed is new.
             assert_eq!(repeat.collapsed, (operation, lost) != ("TransactWriteItems", false), "{operation}");
-            let again = ledger.dispatch.events.send_event(&emitter, event.clone(), None).await.unwrap();
+            let again = ledger.stage.events.send_event(&emitter, event.clone(), None).await.unwrap();
             assert!(again.collapsed && again.event_id == repeat.event_id, "{operation} {lost}");
-            let sent = ledger.dispatch.runs.sent_events(&name("t"), &name("paid"), 10, None).await.unwrap();
+            let sent = ledger.stage.runs.sent_events(&name("t"), &name("paid"), 10, None).await.unwrap();
             let ids: Vec<_> = sent.items.iter().map(|sent| sent.event.event_id.clone()).collect();
             assert_eq!(ids, [repeat.event_id], "{operation} {lost}");
             assert_eq!(ledger.events("t", "paid").await.len(), 1, "{operation} {lost}");
@@ -321,11 +321,11 @@ async fn a_payload_that_failed_half_way_is_received_once() {
             ] {
                 let event = json!({"eventType": event_type, "correlationId": correlation, "eventData": data});
                 let event = serde_json::from_value(event).unwrap();
-                ledger.dispatch.external_runs.append_external(&emitter, "r", event).await.unwrap();
+                ledger.stage.external_runs.append_external(&emitter, "r", event).await.unwrap();
             }
             let post = async || {
                 let payload = HookPayload { payload: json!(1), idempotency_key: Some("k".into()) };
-                ledger.dispatch.hooks.receive_by_hook(Some(&name("t")), "approve", payload).await
+                ledger.stage.hooks.receive_by_hook(Some(&name("t")), "approve", payload).await
             };
             *fails.lock().unwrap() = Some((operation, lost));
             let _ = post().await;
@@ -335,7 +335,7 @@ async fn a_payload_that_failed_half_way_is_received_once() {
                 panic!("{operation}")
             };
             assert_eq!(again, event_id);
-            let run = ledger.dispatch.runs.run(&name("t"), "r").await.unwrap();
+            let run = ledger.stage.runs.run(&name("t"), "r").await.unwrap();
             let shown = serde_json::to_value(&run).unwrap();
             assert_eq!(shown["hooks"][0]["received"], 1, "{operation} {lost}: {shown}");
         }

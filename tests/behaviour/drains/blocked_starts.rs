@@ -26,7 +26,7 @@ fn of(ledger: &Ledger, id: &str, entity: &str, n: u64) -> Event {
 
 /// What waits or is parked, by the time of its event.
 async fn all(ledger: &Ledger) -> Vec<ParkedStart> {
-    let mut starts = ledger.dispatch.parked().parked(&name("t"), true, 50, None).await.unwrap().items;
+    let mut starts = ledger.stage.parked().parked(&name("t"), true, 50, None).await.unwrap().items;
     starts.reverse();
     starts
 }
@@ -93,7 +93,7 @@ async fn only_the_same_entity_waits_for_a_start_that_the_queue_does_not_take() {
     ledger.advance(100_000);
     let drained = ledger.drain("t").await;
     assert!(drained.again_at.unwrap() > ledger.now());
-    let state = &ledger.dispatch.drains.drainer_states(&name("t")).await.unwrap()[0];
+    let state = &ledger.stage.drains.drainer_states(&name("t")).await.unwrap()[0];
     assert!(state.cursor.contains("a3") && !state.halted, "{state:?}");
     assert_eq!((state.blocks, state.halted_on_event_id.as_deref()), (1, Some("a1")));
     assert!(state.lag_ms >= 100_000 && state.next_attempt_at.is_some() && state.last_error.is_some());
@@ -104,7 +104,7 @@ async fn only_the_same_entity_waits_for_a_start_that_the_queue_does_not_take() {
     assert_eq!((drained.halted_on_event_id, drained.again_at), (None, None));
     assert_eq!(queued(&ledger), ["a1", "a2", "a3"]);
     assert!(all(&ledger).await.is_empty());
-    let state = &ledger.dispatch.drains.drainer_states(&name("t")).await.unwrap()[0];
+    let state = &ledger.stage.drains.drainer_states(&name("t")).await.unwrap()[0];
     assert_eq!((state.blocks, state.lag_ms), (0, 0));
     assert_eq!(ledger.events("t", "workflow.dispatch_failed").await.len(), 1, "only the head has failed");
 }
@@ -185,13 +185,13 @@ async fn an_outage_parks_nothing_and_health_says_that_something_waits() {
     }
     let waiting = all(&ledger).await;
     assert_eq!((waiting[0].state, waiting[0].attempts), (ParkedState::Retrying, 8));
-    let state = &ledger.dispatch.drains.drainer_states(&name("t")).await.unwrap()[0];
+    let state = &ledger.stage.drains.drainer_states(&name("t")).await.unwrap()[0];
     assert!(state.stalled, "{state:?}");
     // What is claimed cannot be given up any more.
-    let error = ledger.dispatch.drains.drop_parked(&name("t"), &waiting[0].id).await.unwrap_err().to_string();
+    let error = ledger.stage.drains.drop_parked(&name("t"), &waiting[0].id).await.unwrap_err().to_string();
     assert!(error.contains("cannot be dropped"), "{error}");
     refuses.store(false, Ordering::SeqCst);
-    let retried = ledger.dispatch.drains.retry(&name("t"), &waiting[0].id).await.unwrap();
+    let retried = ledger.stage.drains.retry(&name("t"), &waiting[0].id).await.unwrap();
     assert!(retried.started.is_some(), "{retried:?}");
     assert_eq!(queued(&ledger), ["a1"]);
 }
@@ -211,7 +211,7 @@ async fn a_type_that_is_not_registered_is_one_block_of_its_subscription() {
     let waiting = all(&ledger).await;
     assert_eq!(waiting.len(), 4);
     assert!(waiting[1..].iter().all(|start| start.waits_for.as_deref() == Some("e0")), "{waiting:?}");
-    let state = &ledger.dispatch.drains.drainer_states(&name("t")).await.unwrap()[0];
+    let state = &ledger.stage.drains.drainer_states(&name("t")).await.unwrap()[0];
     assert_eq!(state.blocks, 1);
     queued(&ledger);
 
@@ -260,7 +260,7 @@ async fn after_five_attempts_a_block_is_parked_with_all_starts_that_fail_for_the
     for event_type in ["workflow.dispatch_failed", "workflow.dispatch_parked"] {
         assert_eq!(ledger.events("t", event_type).await.len(), 3, "{event_type}");
     }
-    let state = &ledger.dispatch.drains.drainer_states(&name("t")).await.unwrap()[0];
+    let state = &ledger.stage.drains.drainer_states(&name("t")).await.unwrap()[0];
     assert_eq!((state.blocks, state.lag_ms), (0, 0));
 }
 
@@ -276,17 +276,17 @@ async fn an_operator_retries_and_drops_waiting_starts() {
     let waiting = all(&ledger).await;
     // A follower, then the head: those that are left go on waiting, for the next of them.
     for (dropped, left) in [(2, vec!["e0", "e1", "e3"]), (0, vec!["e1", "e3"])] {
-        ledger.dispatch.drains.drop_parked(&tenant, &waiting[dropped].id).await.unwrap();
+        ledger.stage.drains.drop_parked(&tenant, &waiting[dropped].id).await.unwrap();
         let ids: Vec<_> = all(&ledger).await.iter().map(|start| start.event_id.to_string()).collect();
         assert_eq!(ids, left);
     }
     let waiting = all(&ledger).await;
     assert_eq!(waiting[1].waits_for.as_deref(), Some("e1"));
-    let error = ledger.dispatch.drains.retry(&tenant, &waiting[1].id).await.unwrap_err().to_string();
+    let error = ledger.stage.drains.retry(&tenant, &waiting[1].id).await.unwrap_err().to_string();
     assert!(error.contains("it failed again: waits for e1: the workflow type `later`"), "{error}");
     assert_eq!(all(&ledger).await[0].attempts, 2, "an attempt that is asked for counts");
     ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
-    let retried = ledger.dispatch.drains.retry(&tenant, &waiting[1].id).await.unwrap();
+    let retried = ledger.stage.drains.retry(&tenant, &waiting[1].id).await.unwrap();
     assert!(retried.started.is_some() && !retried.already_started && !retried.asked);
     assert_eq!(queued(&ledger), ["e1", "e3"]);
     ledger.advance(10_000);
@@ -306,20 +306,20 @@ async fn waiting_starts_are_closed_when_their_subscription_no_longer_matches() {
         ledger.drain("t").await;
         assert_eq!(all(&ledger).await.len(), 3);
         match change {
-            "removed" => drop(ledger.dispatch.registry().unsubscribe(&tenant, &id).await.unwrap()),
+            "removed" => drop(ledger.stage.registry().unsubscribe(&tenant, &id).await.unwrap()),
             _ => {
                 let to = match change {
                     "disabled" => json!({"enabled": false}),
                     _ => json!({"filterExpr": "event.properties.nothing > 1"}),
                 };
                 let to: SubscriptionChange = serde_json::from_value(to).unwrap();
-                drop(ledger.dispatch.registry().change_subscription(&tenant, &id, to).await.unwrap());
+                drop(ledger.stage.registry().change_subscription(&tenant, &id, to).await.unwrap());
             }
         }
         let drained = ledger.drain("t").await;
         assert_eq!(drained.halted_on_event_id, None, "{change}");
         assert!(all(&ledger).await.is_empty(), "{change}");
-        assert_eq!(ledger.dispatch.drains.drainer_states(&tenant).await.unwrap()[0].blocks, 0);
+        assert_eq!(ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].blocks, 0);
     }
 }
 
@@ -335,14 +335,12 @@ async fn a_rewind_closes_the_starts_that_wait_from_its_point_on_and_missing_only
     ledger.drain("t").await;
     let epochs = async || all(&ledger).await.iter().map(|start| start.epoch).collect::<Vec<_>>();
     assert_eq!(epochs().await, [0, 0, 0, 0]);
-    let plan =
-        ledger.dispatch.drains.plan_rewind(&tenant, "workflow_runner", "e0", true, false).await.unwrap();
-    ledger.dispatch.drains.rewind(&tenant, &plan).await.unwrap();
+    let plan = ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e0", true, false).await.unwrap();
+    ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
     ledger.drain("t").await;
     assert_eq!(epochs().await, [0, 0, 0, 0], "they wait already");
-    let plan =
-        ledger.dispatch.drains.plan_rewind(&tenant, "workflow_runner", "e2", false, false).await.unwrap();
-    ledger.dispatch.drains.rewind(&tenant, &plan).await.unwrap();
+    let plan = ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e2", false, false).await.unwrap();
+    ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
     ledger.drain("t").await;
     assert_eq!(epochs().await, [0, 0, 1, 1]);
     ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;

@@ -213,7 +213,7 @@ async fn a_folder_of_an_earlier_version_gets_the_index_that_it_lacks() {
     for _ in 0..2 {
         let local =
             ledgerline_local::Local::start(ledgerline_local::LocalOptions::new(folder.path())).await.unwrap();
-        local.dispatch.sweep.sweep(None).await.unwrap();
+        local.stage.sweep.sweep(None).await.unwrap();
         local.stop().await;
     }
 }

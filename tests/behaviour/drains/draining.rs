@@ -47,12 +47,12 @@ async fn an_event_starts_what_subscribes_to_it_with_the_mapped_input() {
     // Still ahead of the horizon: it is met again, and not started again, not even by another process.
     ledger.advance(1_000);
     assert!(ledger.drain("t").await.triggered.is_empty());
-    let other = Ledger { dispatch: another_process(&ledger).await, ..ledger };
+    let other = Ledger { stage: another_process(&ledger).await, ..ledger };
     assert!(other.drain("t").await.triggered.is_empty());
     other.advance(10_000);
     let settled = other.drain("t").await;
     assert!(settled.triggered.is_empty());
-    let state = other.dispatch.drains.drainer_states(&name("t")).await.unwrap();
+    let state = other.stage.drains.drainer_states(&name("t")).await.unwrap();
     assert_eq!(state[0].lag_ms, 0);
     assert_eq!(other.starts("t").await, BTreeMap::from([("e1".into(), 1)]));
 }
@@ -79,7 +79,7 @@ async fn each_kind_of_workflow_records_its_start() {
     let start = async |kind: &str, input: Value| {
         let input = input.as_object().unwrap().clone();
         ledger
-            .dispatch
+            .stage
             .drains
             .start(&tenant, kind, input, "api:workflows", None)
             .await
@@ -96,7 +96,7 @@ async fn each_kind_of_workflow_records_its_start() {
     let run = start("approve", json!({"a": 1})).await.unwrap().unwrap();
     // A runner would tell of it at once; without one the sweep does.
     ledger.advance(61_000);
-    ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+    ledger.stage.run_sweep.sweep_runs().await.unwrap();
     let created = ledger.events("t", "run_created").await;
     assert_eq!(created[0].entity_id, run);
     assert_eq!(created[0].workflow_run_id.as_deref(), Some(run.as_str()));
@@ -120,13 +120,9 @@ async fn a_page_of_events_that_match_nothing_costs_three_requests_and_an_idle_te
     }
     ledger.advance(60_000);
     ledger.drain("t").await;
-    let rewind = ledger
-        .dispatch
-        .drains
-        .plan_rewind(&name("t"), "workflow_runner", "e00-000", true, false)
-        .await
-        .unwrap();
-    ledger.dispatch.drains.rewind(&name("t"), &rewind).await.unwrap();
+    let rewind =
+        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e00-000", true, false).await.unwrap();
+    ledger.stage.drains.rewind(&name("t"), &rewind).await.unwrap();
     ledger.store.embedded.reset_requests();
     let drained = ledger.drain("t").await;
     let requests: u64 = ledger.store.embedded.requests().values().sum();
@@ -136,9 +132,9 @@ async fn a_page_of_events_that_match_nothing_costs_three_requests_and_an_idle_te
     assert!(requests <= 3 * 4, "{requests}");
 
     // Marks are taken away by the sweep; after that no sweep visits an idle tenant.
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     ledger.store.embedded.reset_requests();
-    let swept = ledger.dispatch.sweep.sweep(None).await.unwrap();
+    let swept = ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(swept.visited, 0);
     let touched = ledger.store.embedded.requests();
     assert!(touched.keys().all(|(service, _)| *service == Service::DynamoDb));
@@ -156,19 +152,19 @@ async fn a_second_drainer_has_a_cursor_of_its_own() {
     ledger.advance(10_000);
     assert_eq!(ledger.drain("t").await.processed, 0);
     // Its first round comes with the first sweep, and then not before an hour is over.
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.starts("t").await.len(), 1);
     ledger.save(event("t", "e2", ledger.now())).await;
     ledger.advance(10_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.starts("t").await.len(), 1);
     ledger.advance(3_600_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.starts("t").await.len(), 2);
     let wrong: NewSubscription =
         serde_json::from_value(json!({"eventTypeGlob": "*", "workflowType": "x", "drainerId": "nobody"}))
             .unwrap();
-    let error = ledger.dispatch.registry().subscribe(&name("t"), wrong).await.unwrap_err().to_string();
+    let error = ledger.stage.registry().subscribe(&name("t"), wrong).await.unwrap_err().to_string();
     assert_eq!(
         error,
         "drainerId: there is no drainer `nobody`; this stage has `jobs`, `workflow_runner`, `timeline`"

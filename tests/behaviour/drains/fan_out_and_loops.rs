@@ -20,7 +20,7 @@ async fn of_twelve_subscriptions_eight_start_and_four_are_parked_with_one_notice
         again.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap().triggered.is_empty()
     );
     assert_eq!(ledger.starts("t").await["e1"], 8);
-    let parked = ledger.dispatch.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
+    let parked = ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
     assert_eq!(parked.len(), 4);
     assert!(parked.iter().all(|parked| parked.because == ParkedBecause::FanoutCap));
     let capped = ledger.events("t", "workflow.dispatch_capped").await;
@@ -28,14 +28,14 @@ async fn of_twelve_subscriptions_eight_start_and_four_are_parked_with_one_notice
     assert_eq!(capped[0].properties["subscriptionIds"].as_array().unwrap().len(), 4);
 
     // One is started after all, one is dropped; neither comes back.
-    assert!(ledger.dispatch.drains.retry(&name("t"), &parked[0].id).await.unwrap().started.is_some());
-    ledger.dispatch.drains.drop_parked(&name("t"), &parked[1].id).await.unwrap();
+    assert!(ledger.stage.drains.retry(&name("t"), &parked[0].id).await.unwrap().started.is_some());
+    ledger.stage.drains.drop_parked(&name("t"), &parked[1].id).await.unwrap();
     let rewind =
-        ledger.dispatch.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, true).await.unwrap();
+        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, true).await.unwrap();
     assert_eq!(rewind.events, Some(1));
-    ledger.dispatch.drains.rewind(&name("t"), &rewind).await.unwrap();
+    ledger.stage.drains.rewind(&name("t"), &rewind).await.unwrap();
     ledger.drain("t").await;
-    assert_eq!(ledger.dispatch.parked().parked(&name("t"), false, 50, None).await.unwrap().items.len(), 2);
+    assert_eq!(ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items.len(), 2);
     assert_eq!(ledger.starts("t").await["e1"], 9);
 }
 
@@ -61,7 +61,7 @@ async fn a_workflow_whose_events_match_its_own_subscription_does_not_start_again
     far.context.via = (0..8).map(|n| format!("sub_{n}")).collect();
     ledger.save(far).await;
     assert!(ledger.drain("t").await.triggered.is_empty());
-    let parked = ledger.dispatch.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
+    let parked = ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
     assert_eq!(parked.len(), 1);
     assert_eq!(parked[0].because, ParkedBecause::Loop);
 }

@@ -48,7 +48,7 @@ async fn a_mark_that_cannot_be_written_fails_its_own_record_alone_and_the_lease_
         ledger.subscribe(tenant, json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
         ledger.save(event(tenant, "e1", ledger.now())).await;
     }
-    let swept = ledger.dispatch.sweep.wake(BTreeSet::from([name("a"), name("b")]), None).await.unwrap();
+    let swept = ledger.stage.sweep.wake(BTreeSet::from([name("a"), name("b")]), None).await.unwrap();
     assert_eq!(swept.unmarked, BTreeSet::from([name("a")]));
     assert_eq!((owner(&ledger, "a").await, owner(&ledger, "b").await), (None, None));
     for tenant in ["a", "b"] {
@@ -95,13 +95,13 @@ async fn a_mark_of_the_version_before_is_found_and_cleared() {
     let ledger = Ledger::start().await;
     ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
     ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     ledger.save(event("t", "e1", ledger.now())).await;
     ledger.advance(60_000);
     let old = keys::old_dirty_mark("t", "workflow_runner");
     ledger.store.control().put(&old, &json!({"fence": 1, "markedAt": 1})).unwrap().send().await.unwrap();
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.starts("t").await, BTreeMap::from([("e1".into(), 1)]));
     assert_eq!(ledger.store.control().get::<Value>(&old).await.unwrap(), None);
 }
@@ -137,7 +137,7 @@ async fn a_mark_that_is_written_while_a_sweep_ends_its_visit_is_not_deleted() {
     let mark = json!({"fence": 0, "markedAt": 1});
     ledger.store.control().put(&key, &mark).unwrap().send().await.unwrap();
     held.store(true, Ordering::SeqCst);
-    let (sweeping, other) = (ledger.dispatch.clone(), another_process(&ledger).await);
+    let (sweeping, other) = (ledger.stage.clone(), another_process(&ledger).await);
     let sweep = tokio::spawn(async move { sweeping.sweep.sweep(None).await });
     ends.notified().await;
     // The visit has read everything, and has not released its lease. Now an event comes, and its wake-up fails.
@@ -150,10 +150,10 @@ async fn a_mark_that_is_written_while_a_sweep_ends_its_visit_is_not_deleted() {
     sweep.await.unwrap().unwrap();
     assert!(ledger.store.control().get::<Value>(&key).await.unwrap().is_some(), "nothing leads to the event");
     ledger.advance(120_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.starts("t").await, BTreeMap::from([("e1".into(), 1)]));
     ledger.advance(120_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.store.control().get::<Value>(&key).await.unwrap(), None, "it is cleared in the end");
 }
 
@@ -178,7 +178,7 @@ async fn a_mark_whose_partition_takes_no_writes_is_written_to_the_next_one() {
     ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
     ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
     ledger.save(event("t", "e1", ledger.now())).await;
-    let woken = ledger.dispatch.sweep.wake(BTreeSet::from([name("t")]), None).await.unwrap();
+    let woken = ledger.stage.sweep.wake(BTreeSet::from([name("t")]), None).await.unwrap();
     assert!(woken.trouble > 0 && woken.unmarked.is_empty(), "{woken:?}");
     let spare = keys::spare_dirty_mark("t", "workflow_runner");
     assert!(ledger.store.control().get::<Value>(&spare).await.unwrap().is_some());

@@ -33,7 +33,7 @@ async fn three_events_that_lack_a_mapped_field_are_parked_at_once_and_hold_nothi
     assert_eq!(drained.halted_on_event_id, None);
     assert_eq!(drained.triggered.len(), 2, "nothing waited: the clock has not moved");
     let tenant = name("t");
-    let parked = ledger.dispatch.parked().parked(&tenant, false, 10, None).await.unwrap().items;
+    let parked = ledger.stage.parked().parked(&tenant, false, 10, None).await.unwrap().items;
     assert_eq!(parked.len(), 3);
     assert!(parked.iter().all(|start| start.attempts == 1 && start.because == ParkedBecause::Failed));
     assert!(parked.iter().all(|start| start.reason.contains("price")), "{parked:?}");
@@ -48,15 +48,15 @@ async fn three_events_that_lack_a_mapped_field_are_parked_at_once_and_hold_nothi
 
     // An operator mends the cause and starts one after all, wherever the cursor is.
     let id = &parked[0].id;
-    let error = ledger.dispatch.drains.retry(&tenant, id).await.unwrap_err().to_string();
+    let error = ledger.stage.drains.retry(&tenant, id).await.unwrap_err().to_string();
     assert!(error.contains("it failed again"), "{error}");
     let change: SubscriptionChange = serde_json::from_value(json!({"inputMapper": null})).unwrap();
-    ledger.dispatch.registry().change_subscription(&tenant, &subscription, change).await.unwrap();
-    let cursor = ledger.dispatch.drains.drainer_states(&tenant).await.unwrap()[0].cursor.clone();
-    let retried = ledger.dispatch.drains.retry(&tenant, id).await.unwrap();
+    ledger.stage.registry().change_subscription(&tenant, &subscription, change).await.unwrap();
+    let cursor = ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].cursor.clone();
+    let retried = ledger.stage.drains.retry(&tenant, id).await.unwrap();
     assert!(retried.started.is_some() && !retried.already_started);
-    assert!(ledger.dispatch.drains.retry(&tenant, id).await.unwrap_err().to_string().contains("there is no"));
-    assert_eq!(ledger.dispatch.drains.drainer_states(&tenant).await.unwrap()[0].cursor, cursor);
+    assert!(ledger.stage.drains.retry(&tenant, id).await.unwrap_err().to_string().contains("there is no"));
+    assert_eq!(ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].cursor, cursor);
     assert_eq!(ledger.starts("t").await[parked[0].event_id.as_str()], 1);
 }
 
@@ -73,8 +73,8 @@ async fn a_subscription_that_halts_never_parks_and_the_drain_continues_as_soon_a
         assert_eq!(drained.halted_on_event_id.unwrap().as_str(), "e1");
         ledger.advance(1_000_000);
     }
-    assert!(ledger.dispatch.parked().parked(&name("t"), false, 10, None).await.unwrap().items.is_empty());
-    let retrying = ledger.dispatch.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
+    assert!(ledger.stage.parked().parked(&name("t"), false, 10, None).await.unwrap().items.is_empty());
+    let retrying = ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
     assert_eq!(retrying[0].attempts, 8);
     assert!(retrying[0].reason.contains("`later` is not registered"));
     ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
@@ -92,23 +92,23 @@ async fn a_halted_drain_continues_when_no_subscription_matches_the_event_any_mor
         ledger.save(event("t", "e1", ledger.now())).await;
         ledger.advance(10_000);
         assert!(ledger.drain("t").await.halted_on_event_id.is_some());
-        assert!(ledger.dispatch.drains.drainer_states(&tenant).await.unwrap()[0].halted);
-        assert_eq!(ledger.dispatch.parked().parked(&tenant, true, 10, None).await.unwrap().items.len(), 1);
+        assert!(ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
+        assert_eq!(ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items.len(), 1);
         let change_to = match change {
             "disabled" => json!({"enabled": false}),
             _ => json!({"filterExpr": "event.properties.new > 100.0"}),
         };
         match change {
-            "removed" => drop(ledger.dispatch.registry().unsubscribe(&tenant, &id).await.unwrap()),
+            "removed" => drop(ledger.stage.registry().unsubscribe(&tenant, &id).await.unwrap()),
             _ => {
                 let change_to: SubscriptionChange = serde_json::from_value(change_to).unwrap();
-                drop(ledger.dispatch.registry().change_subscription(&tenant, &id, change_to).await.unwrap());
+                drop(ledger.stage.registry().change_subscription(&tenant, &id, change_to).await.unwrap());
             }
         }
         assert_eq!(ledger.drain("t").await.halted_on_event_id, None, "{change}");
-        let left = ledger.dispatch.parked().parked(&tenant, true, 10, None).await.unwrap().items;
+        let left = ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items;
         assert!(left.is_empty(), "{change}: {left:?}");
-        assert!(!ledger.dispatch.drains.drainer_states(&tenant).await.unwrap()[0].halted);
+        assert!(!ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
     }
 }
 
@@ -131,7 +131,7 @@ async fn a_halt_leaves_no_record_whatever_happens_before_the_event_starts() {
         match what {
             "no time" => {
                 let now = Some(tokio::time::Instant::now());
-                drop(ledger.dispatch.drains.drain(&tenant, &drainer, now).await.unwrap());
+                drop(ledger.stage.drains.drain(&tenant, &drainer, now).await.unwrap());
             }
             "trouble" => {
                 // What the record of a pass says that ended before it came to the event.
@@ -153,13 +153,13 @@ async fn a_halt_leaves_no_record_whatever_happens_before_the_event_starts() {
             }
             _ => {
                 let plan =
-                    ledger.dispatch.drains.plan_rewind(&tenant, &drainer, "e0", false, false).await.unwrap();
-                ledger.dispatch.drains.rewind(&tenant, &plan).await.unwrap();
+                    ledger.stage.drains.plan_rewind(&tenant, &drainer, "e0", false, false).await.unwrap();
+                ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
             }
         }
         ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
         assert_eq!(ledger.drain("t").await.triggered.len(), 1, "{what}");
-        let left = ledger.dispatch.parked().parked(&tenant, true, 10, None).await.unwrap().items;
+        let left = ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items;
         assert!(left.is_empty(), "{what}: {left:?}");
         let record: DrainState =
             ledger.store.control().get(&keys::drain("t", "workflow_runner")).await.unwrap().unwrap();
@@ -192,7 +192,7 @@ async fn an_event_whose_payload_is_missing_is_not_started_with_less() {
         let drained = ledger.drain("t").await;
         assert!(drained.triggered.is_empty());
         assert!(drained.halted_on_event_id.is_none());
-        let parked = ledger.dispatch.parked().parked(&name("t"), false, 10, None).await.unwrap().items;
+        let parked = ledger.stage.parked().parked(&name("t"), false, 10, None).await.unwrap().items;
         assert!(!parked.is_empty());
         assert!(
             parked.iter().all(|parked| parked.reason.contains("overflow") || parked.reason.contains("JSON")),
@@ -207,9 +207,9 @@ async fn a_dropped_start_of_a_keyed_type_stays_dropped() {
     ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "keyed"})).await;
     ledger.save(event("t", "e1", ledger.now())).await;
     assert!(ledger.drain("t").await.halted_on_event_id.is_some());
-    let retrying = ledger.dispatch.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
-    ledger.dispatch.drains.drop_parked(&name("t"), &retrying[0].id).await.unwrap();
-    assert!(ledger.dispatch.parked().parked(&name("t"), true, 10, None).await.unwrap().items.is_empty());
+    let retrying = ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
+    ledger.stage.drains.drop_parked(&name("t"), &retrying[0].id).await.unwrap();
+    assert!(ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items.is_empty());
     ledger.register("t", json!({"workflowType": "keyed", "kind": "task", "idempotencyKey": "$.id"})).await;
     ledger.advance(60_000);
     assert!(ledger.drain("t").await.triggered.is_empty());

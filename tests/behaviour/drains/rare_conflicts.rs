@@ -68,8 +68,8 @@ async fn a_drainer_whose_answer_was_lost_recognises_its_own_lease() {
     ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
     ledger.save(event("t", "e1", ledger.now())).await;
     ledger.advance(10_000);
-    let dispatch = patient_process(&ledger).await;
-    let drained = dispatch.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap();
+    let stage = patient_process(&ledger).await;
+    let drained = stage.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap();
     assert!(sent.load(Ordering::SeqCst) >= 1, "no answer was lost");
     assert!(!drained.skipped_due_to_lock, "it waits for itself");
     assert_eq!(drained.triggered.len(), 1);
@@ -103,8 +103,8 @@ async fn a_missing_mark_is_written_though_the_answer_to_the_release_is_lost() {
     ledger.save(event("t", "e1", ledger.now())).await;
     marks.store(0, Ordering::SeqCst);
     lost.store(false, Ordering::SeqCst);
-    let dispatch = patient_process(&ledger).await;
-    let drained = dispatch.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap();
+    let stage = patient_process(&ledger).await;
+    let drained = stage.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap();
     assert!(lost.load(Ordering::SeqCst) && drained.again_at.is_some());
     let mark: Option<serde_json::Value> =
         ledger.store.control().get(&keys::dirty_mark("t", "workflow_runner")).await.unwrap();
@@ -160,8 +160,8 @@ async fn a_rewind_at_the_edge_of_retention_starts_nothing_twice() {
         }
     }
     let plan =
-        ledger.dispatch.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, false).await.unwrap();
-    ledger.dispatch.drains.rewind(&name("t"), &plan).await.unwrap();
+        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, false).await.unwrap();
+    ledger.stage.drains.rewind(&name("t"), &plan).await.unwrap();
     assert!(ledger.drain("t").await.triggered.is_empty(), "it was started before");
     assert_eq!(ledger.starts("t").await["e1"], 1);
 }

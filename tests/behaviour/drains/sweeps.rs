@@ -78,30 +78,30 @@ async fn alerts_of_a_tenant_and_minute_are_one_message_and_those_of_the_version_
     update.expression_attribute_values(":shard", shard).send().await.unwrap();
 
     let told = Told::default();
-    let dispatch = telling(&ledger, &told).await;
+    let stage = telling(&ledger, &told).await;
     ledger.advance(120_000);
-    dispatch.sweep.sweep(None).await.unwrap();
+    stage.sweep.sweep(None).await.unwrap();
     let messages = std::mem::take(&mut *told.lock().unwrap());
     assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(["e1", "e2", "e3"].iter().all(|id| messages[0].contains(id)), "{messages:?}");
-    dispatch.sweep.sweep(None).await.unwrap();
+    stage.sweep.sweep(None).await.unwrap();
     assert!(told.lock().unwrap().is_empty(), "each once");
 }
 
 #[tokio::test]
 async fn an_event_that_too_many_subscriptions_match_is_alerted_once_by_the_next_sweep() {
     let (ledger, told) = (Ledger::start().await, Told::default());
-    let dispatch = telling(&ledger, &told).await;
+    let stage = telling(&ledger, &told).await;
     ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
     for _ in 0..12 {
         ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
     }
     ledger.save(event("t", "e1", ledger.now())).await;
-    dispatch.sweep.wake(BTreeSet::from([name("t")]), None).await.unwrap();
+    stage.sweep.wake(BTreeSet::from([name("t")]), None).await.unwrap();
     assert!(told.lock().unwrap().is_empty(), "a wake-up does not wait for Slack");
     for _ in 0..3 {
         ledger.advance(120_000);
-        dispatch.sweep.sweep(None).await.unwrap();
+        stage.sweep.sweep(None).await.unwrap();
     }
     let told = told.lock().unwrap().clone();
     assert_eq!(told.len(), 1, "{told:?}");
@@ -151,12 +151,12 @@ async fn a_sweep_that_is_killed_loses_no_round() {
     tokio::select! {
         biased;
         () = kill.notified() => {}
-        swept = ledger.dispatch.sweep.sweep(None) => panic!("it was to be killed: {swept:?}"),
+        swept = ledger.stage.sweep.sweep(None) => panic!("it was to be killed: {swept:?}"),
     }
     assert!(started(&ledger, &tenants).await.len() < tenants.len());
     // The leases of the dead end, and the next sweep comes.
     ledger.advance(120_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(started(&ledger, &tenants).await.len(), tenants.len());
 }
 
@@ -164,7 +164,7 @@ async fn a_sweep_that_is_killed_loses_no_round() {
 async fn a_round_comes_back_to_a_tenant_whose_lease_a_dead_sweep_holds() {
     let ledger = Ledger::start().await;
     let tenants = scheduled(&ledger, 3).await;
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     ledger.save(event(&tenants[0], "e2", ledger.now())).await;
     ledger.advance(3_600_000 - 30_000);
     // A process takes the lease half a minute before the round, and dies.
@@ -176,10 +176,10 @@ async fn a_round_comes_back_to_a_tenant_whose_lease_a_dead_sweep_holds() {
     let until = number(ledger.now().plus(60_000).get());
     take.expression_attribute_values(":until", until).send().await.unwrap();
     ledger.advance(30_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert!(!ledger.starts(&tenants[0]).await.contains_key("e2"), "another process has the lease");
     ledger.advance(120_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert!(ledger.starts(&tenants[0]).await.contains_key("e2"), "the round has not forgotten the tenant");
 }
 
@@ -193,11 +193,11 @@ async fn sweeps_without_time_visit_every_tenant_in_turn_and_then_end_their_round
         assert!(sweeps < 30, "some are never visited");
         let round: Option<Value> = ledger.store.control().get(&keys::schedule("timeline")).await.unwrap();
         assert!(round.is_none_or(|round| round["visitedAt"].is_null()), "the round is not over");
-        ledger.dispatch.sweep.sweep(Some(Instant::now())).await.unwrap();
+        ledger.stage.sweep.sweep(Some(Instant::now())).await.unwrap();
         ledger.advance(120_000);
     }
     assert!(sweeps > 1);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     let round: Value = ledger.store.control().get(&keys::schedule("timeline")).await.unwrap().unwrap();
     assert!(!round["visitedAt"].is_null(), "{round}");
 }

@@ -76,7 +76,7 @@ async fn external_run(ledger: &Ledger, run_id: &str) {
     }));
     for event in events {
         let event = serde_json::from_value(event).unwrap();
-        ledger.dispatch.external_runs.append_external(&emitter, run_id, event).await.unwrap();
+        ledger.stage.external_runs.append_external(&emitter, run_id, event).await.unwrap();
     }
 }
 
@@ -101,7 +101,7 @@ async fn a_cancelled_run_ends_though_the_process_dies_between_two_entries() {
             };
             assert_eq!(open_waits(&ledger, &run_id).await, all);
             left.store(entries, Ordering::SeqCst);
-            let cancelled = ledger.dispatch.runs.cancel_run(&name(TENANT), &run_id, Some("no more")).await;
+            let cancelled = ledger.stage.runs.cancel_run(&name(TENANT), &run_id, Some("no more")).await;
             assert!(cancelled.is_err(), "{cancelled:?}");
             left.store(-1, Ordering::SeqCst);
             let open = open_waits(&ledger, &run_id).await;
@@ -120,7 +120,7 @@ async fn a_cancelled_run_ends_though_the_process_dies_between_two_entries() {
             );
             assert_eq!(open_waits(&ledger, &run_id).await, 0);
             ledger.assert_told(&run_id).await;
-            let error = ledger.dispatch.runs.cancel_run(&name(TENANT), &run_id, None).await.unwrap_err();
+            let error = ledger.stage.runs.cancel_run(&name(TENANT), &run_id, None).await.unwrap_err();
             assert!(error.to_string().contains("final"), "{error}");
         }
     }
@@ -132,9 +132,9 @@ async fn a_cancellation_that_is_repeated_finishes_the_first_one() {
     let ledger = Ledger::on_one_clock(Some(mortal(&left))).await;
     external_run(&ledger, "r").await;
     left.store(1, Ordering::SeqCst);
-    assert!(ledger.dispatch.runs.cancel_run(&name(TENANT), "r", Some("first")).await.is_err());
+    assert!(ledger.stage.runs.cancel_run(&name(TENANT), "r", Some("first")).await.is_err());
     left.store(-1, Ordering::SeqCst);
-    let run = ledger.dispatch.runs.cancel_run(&name(TENANT), "r", Some("second")).await.unwrap();
+    let run = ledger.stage.runs.cancel_run(&name(TENANT), "r", Some("second")).await.unwrap();
     assert_eq!(run.state, RunState::Cancelled);
     assert_eq!(ledger.run("r").await.view.run.reason.as_deref(), Some("first"));
 }
@@ -159,7 +159,7 @@ async fn a_run_that_ends_by_itself_with_much_open_keeps_its_output_though_its_ru
 
     // Even a runner without the workflow can finish what was decided.
     ledger.advance(200_000);
-    ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+    ledger.stage.run_sweep.sweep_runs().await.unwrap();
     let without: Workflows =
         Workflows::new().register("other", "1", |_: Ctx, (): ()| async { Ok::<_, Error>(()) });
     ledger.run_all(&ledger.runner(without)).await;

@@ -22,10 +22,10 @@ const BASKETS: usize = 40;
 const IN_A_ROW: usize = 150;
 const HOUR_MS: u64 = 3_600_000;
 
-async fn send(dispatch: &Stage, emitter: &Emitter, event: &str, data: Value, matched: Value) {
+async fn send(stage: &Stage, emitter: &Emitter, event: &str, data: Value, matched: Value) {
     let event: EventSubmission =
         serde_json::from_value(json!({ "event": event, "data": data, "match": matched })).unwrap();
-    dispatch.events.send_event(emitter, event, None).await.unwrap();
+    stage.events.send_event(emitter, event, None).await.unwrap();
 }
 
 async fn basket(ctx: Ctx, number: usize) -> Result<Vec<String>, Error> {
@@ -52,8 +52,8 @@ async fn events_of_two_names_in_quick_succession_both_reach_a_loop_that_waits_fo
     let emitter = ledger.emitter(TENANT);
     for number in 0..BASKETS {
         let matched = json!({ "basket": number });
-        let one = send(&ledger.dispatch, &emitter, "basket.added", json!(1), matched.clone());
-        let two = send(&ledger.dispatch, &emitter, "basket.checkout", json!(2), matched.clone());
+        let one = send(&ledger.stage, &emitter, "basket.added", json!(1), matched.clone());
+        let two = send(&ledger.stage, &emitter, "basket.checkout", json!(2), matched.clone());
         tokio::join!(one, two);
     }
     ledger.run_all(&runner).await;
@@ -91,7 +91,7 @@ async fn an_event_that_an_old_sender_gave_to_a_dropped_wait_is_handed_over() {
     let handed = run.waits.iter().filter(|wait| wait.handed_over_from.is_some()).count();
     assert_eq!(handed, 1);
     for event in ["basket.added", "basket.checkout"] {
-        let sent = ledger.dispatch.runs.sent_events(&name(TENANT), event, 10, None).await.unwrap();
+        let sent = ledger.stage.runs.sent_events(&name(TENANT), event, 10, None).await.unwrap();
         assert_eq!(sent.items[0].consumed_count, 1, "a run counts once");
     }
     ledger.assert_told(&run_id).await;
@@ -109,7 +109,7 @@ async fn ticks(ctx: Ctx, count: usize) -> Result<Vec<Value>, Error> {
 async fn in_a_row(skew_ms: i64, settled: bool) {
     let ledger = Ledger::on_one_clock(None).await;
     if settled {
-        send(&ledger.dispatch, &ledger.emitter(TENANT), "first", json!(0), json!({})).await;
+        send(&ledger.stage, &ledger.emitter(TENANT), "first", json!(0), json!({})).await;
         ledger.advance(HOUR_MS);
     }
     let runner = ledger.runner(Workflows::new().register("ticks", "1", ticks));
@@ -126,7 +126,7 @@ async fn in_a_row(skew_ms: i64, settled: bool) {
         for number in 0..IN_A_ROW {
             let matched = json!({ "clock": "wall", "n": number });
             match number % 2 {
-                0 => send(&ledger.dispatch, &right, "tick", json!(number), matched).await,
+                0 => send(&ledger.stage, &right, "tick", json!(number), matched).await,
                 _ => send(&other, &slow, "tick", json!(number), matched).await,
             }
             ledger.advance(1);
@@ -166,13 +166,13 @@ async fn an_answer_of_a_sender_with_a_slow_clock_is_not_missed() {
     let slow = std::sync::Arc::new(move || slow_clock().minus(600_000));
     let store = &ledger.store;
     let slow = Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), slow);
-    send(&ledger.dispatch, &ledger.emitter(TENANT), "answer", json!("of yesterday"), json!({})).await;
+    send(&ledger.stage, &ledger.emitter(TENANT), "answer", json!("of yesterday"), json!({})).await;
     ledger.advance(24 * HOUR_MS);
     let runner = ledger.runner(Workflows::new().register("ask", "1", ask));
     let run_id = ledger.start_run("ask", json!(null)).await;
     ledger.run_all(&runner).await;
     // The question is out, and the run does not wait yet.
-    send(&ledger.dispatch, &slow, "answer", json!("yes"), json!({})).await;
+    send(&ledger.stage, &slow, "answer", json!("yes"), json!({})).await;
     assert_eq!(ledger.finish(&runner, &run_id).await, RunState::Completed);
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!("yes")));
 }
@@ -188,7 +188,7 @@ async fn an_event_that_was_accepted_before_the_timeout_is_recorded_is_not_too_la
     let run_id = ledger.start_run("late", json!(null)).await;
     ledger.run_all(&runner).await;
     ledger.advance(61_000);
-    send(&ledger.dispatch, &ledger.emitter(TENANT), "late", json!("just in time"), json!({})).await;
+    send(&ledger.stage, &ledger.emitter(TENANT), "late", json!("just in time"), json!({})).await;
     ledger.run_all(&runner).await;
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!("just in time")));
 }
@@ -255,7 +255,7 @@ async fn one_race(
     let emitter = ledger.emitter(&tenant);
     let count = random.usize(2..6);
     let run = json!({ "workflow": "race", "input": [waits, hooks, timers, count] });
-    let run = ledger.dispatch.runs.start_run(&emitter, serde_json::from_value(run).unwrap()).await.unwrap();
+    let run = ledger.stage.runs.start_run(&emitter, serde_json::from_value(run).unwrap()).await.unwrap();
     let visits = || async {
         for visited in ledger.run_all(runner).await {
             assert!(!matches!(visited, ledgerline_workflow::Visited::Failed(_)), "{visited:?}");
@@ -272,7 +272,7 @@ async fn one_race(
         let target = random.usize(..waits + hooks);
         if target < waits {
             let event = format!("race.{target}");
-            let sending = send(&ledger.dispatch, &emitter, &event, data.clone(), json!({}));
+            let sending = send(&ledger.stage, &emitter, &event, data.clone(), json!({}));
             match random.bool() {
                 true => sending.await,
                 false => drop(tokio::join!(sending, visits())),
@@ -284,7 +284,7 @@ async fn one_race(
     }
     let tenant = name(&tenant);
     let is_running = || async {
-        ledger.dispatch.runs.logs.known_run(&tenant, &run.run_id).await.unwrap().state == RunState::Running
+        ledger.stage.runs.logs.known_run(&tenant, &run.run_id).await.unwrap().state == RunState::Running
     };
     for round in 0..200 {
         visits().await;
@@ -294,22 +294,22 @@ async fn one_race(
         // A hook takes payloads while it is there.
         let mut left = Vec::new();
         for (token, data) in posts {
-            match ledger.dispatch.hooks.receive_by_hook(Some(&tenant), &token, data.clone()).await.unwrap() {
+            match ledger.stage.hooks.receive_by_hook(Some(&tenant), &token, data.clone()).await.unwrap() {
                 ledgerline_runs::HookAnswer::Received { .. } => sent.push(data),
                 _ => left.push((token, data)),
             }
         }
         posts = left;
         ledger.advance(random.u64(1..2_000));
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
     }
-    let details = ledger.dispatch.runs.run(&tenant, &run.run_id).await.unwrap();
+    let details = ledger.stage.runs.run(&tenant, &run.run_id).await.unwrap();
     let Some(Value::Array(mut had)) = details.view.run.output.clone() else {
         panic!("{waits} waits, {hooks} hooks, {timers} timers, {sent:?} came: {details:#?}")
     };
     had.sort_by_key(Value::as_u64);
     assert_eq!(had, (0..count).map(|n| json!(n)).collect::<Vec<_>>());
-    let log = ledger.dispatch.runs.run_events(&tenant, &run.run_id).await.unwrap();
+    let log = ledger.stage.runs.run_events(&tenant, &run.run_id).await.unwrap();
     assert_eq!(log.iter().filter(|event| event.event_type == RunEventType::RunCompleted).count(), 1);
 }
 
@@ -317,9 +317,9 @@ async fn one_race(
 async fn events_that_are_sent_at_once_have_places_of_their_own() {
     let ledger = Ledger::on_one_clock(None).await;
     let emitter = ledger.emitter(TENANT);
-    let sends = (0..20).map(|n| send(&ledger.dispatch, &emitter, "burst", json!(n), json!({ "n": n })));
+    let sends = (0..20).map(|n| send(&ledger.stage, &emitter, "burst", json!(n), json!({ "n": n })));
     join_all(sends).await;
-    let sent = ledger.dispatch.runs.sent_events(&name(TENANT), "burst", 100, None).await.unwrap();
+    let sent = ledger.stage.runs.sent_events(&name(TENANT), "burst", 100, None).await.unwrap();
     let mut numbers: Vec<u64> = sent.items.iter().map(|sent| sent.event.data.as_u64().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..20).collect::<Vec<_>>());

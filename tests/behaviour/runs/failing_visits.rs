@@ -105,7 +105,7 @@ async fn a_run_that_cannot_be_written_fails_with_the_reason_and_its_messages_do_
         }
         // The sweep comes often, also just before the next visit, and finds that a message is on its way.
         ledger.advance(5_000);
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
         assert!(
             ledger.now().get() < ledgerline_test_support::BEGIN + 3_600_000,
             "it goes on and on: {:?}",
@@ -149,7 +149,7 @@ async fn an_outage_of_the_bus_ends_no_run_however_long_it_lasts() {
     down.store(false, Ordering::SeqCst);
     ledger.run_all(&runner).await;
     let event = serde_json::from_value(json!({ "event": "go", "data": 1 })).unwrap();
-    ledger.dispatch.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
+    ledger.stage.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
     assert_eq!(ledger.run_all(&runner).await, [Visited::Ended]);
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(1)));
 }
@@ -180,7 +180,7 @@ async fn a_failed_visit_enqueues_no_message_while_one_for_a_timer_is_under_way()
     assert_eq!(ledger.run_all(&runner).await, [Visited::Suspended]);
     down.store(true, Ordering::SeqCst);
     let event = serde_json::from_value(json!({ "event": "go" })).unwrap();
-    ledger.dispatch.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
+    ledger.stage.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
     let visited = ledger.run_all(&runner).await;
     assert!(matches!(visited[..], [Visited::Failed(_)]), "{visited:?}");
     down.store(false, Ordering::SeqCst);
@@ -211,7 +211,7 @@ async fn a_visit_that_fails_for_a_while_is_repeated_by_one_message_and_then_goes
     for _ in 0..200 {
         let visited = ledger.run_all(&runner).await;
         assert!(visited.len() <= 1 && visited.iter().all(|visited| matches!(visited, Visited::Failed(_))));
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
         ledger.advance(10_000);
     }
     let record: RunRecord = ledger.store.control().get(&keys::run(TENANT, &run_id)).await.unwrap().unwrap();
@@ -236,7 +236,7 @@ async fn a_refused_run_backs_off_to_five_minutes_and_is_woken_by_a_runner_that_h
     let mut refusals = Vec::new();
     for _ in 0..400 {
         ledger.advance(5_000);
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
         let visited = ledger.run_all(&other).await;
         if let Some(Visited::Refused(reason)) = visited.first() {
             assert!(reason.contains("began with version 0"), "{reason}");
@@ -279,7 +279,7 @@ async fn sweeps_that_never_have_time_for_all_runs_reach_each_of_them_in_turn() {
     assert_eq!(left, RUNS);
     while left > 0 {
         // The deadline is over before it begins.
-        let swept = ledger.dispatch.run_sweep.sweep_runs_until(tokio::time::Instant::now()).await.unwrap();
+        let swept = ledger.stage.run_sweep.sweep_runs_until(tokio::time::Instant::now()).await.unwrap();
         assert!(swept.sent_again <= 130, "it stops in time: {swept:?}");
         sweeps += 1;
         assert!(sweeps < 30, "{left} are never swept");

@@ -98,21 +98,21 @@ async fn to_the_end(ledger: &Ledger, workflows: &Workflows, run_id: &str) -> Run
         if run.run.state.is_terminal() {
             // The runner that ended it may have died before it emitted the events.
             ledger.advance(61_000);
-            ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+            ledger.stage.run_sweep.sweep_runs().await.unwrap();
             ledger.run_all(&runner).await;
             return run.run.state;
         }
         if let Some(hook) = run.hooks.first()
             && hook.received == 0
         {
-            ledger.dispatch.hooks.receive_by_hook(None, &hook.token, json!(true)).await.unwrap();
+            ledger.stage.hooks.receive_by_hook(None, &hook.token, json!(true)).await.unwrap();
         }
         if !run.waits.is_empty() && run.waits[0].event_id.is_none() {
             pay(ledger).await;
         }
         ledger.advance(61_000);
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
-        ledger.dispatch.sweep.sweep(None).await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.sweep.sweep(None).await.unwrap();
     }
     panic!("{run_id} has not ended: {:?}", ledger.run(run_id).await);
 }
@@ -121,7 +121,7 @@ async fn pay(ledger: &Ledger) {
     let event = serde_json::from_value(json!({
         "event": "order.paid", "data": 7, "match": { "order": "o-1", "by": "card" },
     }));
-    ledger.dispatch.events.send_event(&ledger.emitter(TENANT), event.unwrap(), None).await.unwrap();
+    ledger.stage.events.send_event(&ledger.emitter(TENANT), event.unwrap(), None).await.unwrap();
 }
 
 /// One run whose runner dies at `point` of its visit number `visit`. Answers whether there was such a point.
@@ -142,7 +142,7 @@ async fn dies_at(point: usize, visit: usize) -> bool {
             // What it waits for comes, so that there is another visit.
             let run = ledger.run(&run_id).await.view;
             if let Some(hook) = run.hooks.first().filter(|_| number == 1) {
-                ledger.dispatch.hooks.receive_by_hook(None, &hook.token, json!(true)).await.unwrap();
+                ledger.stage.hooks.receive_by_hook(None, &hook.token, json!(true)).await.unwrap();
             } else if number == 0 {
                 pay(&ledger).await;
             } else {
@@ -180,7 +180,7 @@ async fn dies_at(point: usize, visit: usize) -> bool {
     let run = ledger.run(&run_id).await.view;
     assert_eq!(run.run.output, Some(json!(["reserve done", true, 7, true, "ship done"])));
     ledger.assert_told(&run_id).await;
-    let sent = ledger.dispatch.runs.sent_events(&name(TENANT), "order.placed", 10, None).await.unwrap();
+    let sent = ledger.stage.runs.sent_events(&name(TENANT), "order.placed", 10, None).await.unwrap();
     assert_eq!(sent.items.len(), 1, "the event is sent once (point {point} of visit {visit})");
     died
 }

@@ -20,7 +20,7 @@ async fn sleeps(ctx: Ctx, _: Value) -> Result<(), Error> {
 }
 
 async fn take(ledger: &Ledger, run_id: &Name) -> RunLease {
-    match ledger.dispatch.runs.leases.acquire_run(&name(TENANT), run_id, LEASE_MS).await.unwrap() {
+    match ledger.stage.runs.leases.acquire_run(&name(TENANT), run_id, LEASE_MS).await.unwrap() {
         RunAcquisition::Acquired(lease) => *lease,
         other => panic!("{other:?}"),
     }
@@ -42,23 +42,22 @@ async fn a_runner_that_has_lost_its_lease_changes_nothing_but_the_log_of_its_run
     let first = take(&ledger, &run_id).await;
     ledger.advance(LEASE_MS);
     let mut second = take(&ledger, &run_id).await;
-    let (log, _) = ledger.dispatch.runs.logs.read_log(&second.record.clone(), &name(TENANT)).await.unwrap();
+    let (log, _) = ledger.stage.runs.logs.read_log(&second.record.clone(), &name(TENANT)).await.unwrap();
     let how = ReleasePlan::UntilWoken { alarm_at: None };
-    let released = ledger.dispatch.runs.leases.release_run(&mut second, log.sequence, how).await.unwrap();
+    let released = ledger.stage.runs.leases.release_run(&mut second, log.sequence, how).await.unwrap();
     assert!(matches!(released, Released::Done), "{released:?}");
 
     let wait_id = log.history.open_waits().next().unwrap().wait_id.clone();
     let elapsed = draft(RunEventType::WaitCompleted, &wait_id, json!({"outcome": "elapsed"}));
     let failed = draft(RunEventType::RunFailed, &run_id, json!({"error": "late"}));
     for drafts in [vec![elapsed], log.history.closings().into_iter().chain([failed]).collect()] {
-        let appended =
-            ledger.dispatch.runs.logs.append(&mut log.clone(), &drafts, Some(&first)).await.unwrap();
+        let appended = ledger.stage.runs.logs.append(&mut log.clone(), &drafts, Some(&first)).await.unwrap();
         assert!(matches!(appended, Appended::Lost), "{appended:?}");
     }
     assert_eq!(ledger.run_state(&run_id).await, RunState::Running);
 
     ledger.advance(3_600_000);
-    ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+    ledger.stage.run_sweep.sweep_runs().await.unwrap();
     assert_eq!(ledger.run_all(&runner).await.last(), Some(&Visited::Ended));
     assert_eq!(ledger.run_state(&run_id).await, RunState::Completed);
 }
@@ -95,7 +94,7 @@ async fn a_run_whose_lease_is_held_stays_due() {
     let ledger = Ledger::on_one_clock(None).await;
     let run_id = ledger.start_run("sleeps", Value::Null).await;
     take(&ledger, &run_id).await;
-    ledger.dispatch.runs.settle_run(&name(TENANT), &run_id).await.unwrap();
+    ledger.stage.runs.settle_run(&name(TENANT), &run_id).await.unwrap();
     let key = ledgerline_store::keys::run(TENANT, &run_id);
     let record: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
     assert!(record["dueAt"].is_u64(), "no sweep would notice that its holder died: {record}");

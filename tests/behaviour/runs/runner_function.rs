@@ -102,7 +102,7 @@ async fn a_tick_registers_the_workflows_and_enqueues_runs_whose_message_was_lost
     ledger.store.embedded.queues().delete(&ledger.store.names.run_queue, &lost.receipt).unwrap();
 
     handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap();
-    assert_eq!(ledger.dispatch.runs.registry.runnable_workflows().await.unwrap(), ["echo".to_owned()].into());
+    assert_eq!(ledger.stage.runs.registry.runnable_workflows().await.unwrap(), ["echo".to_owned()].into());
     assert!(ledger.next_run().is_none(), "another runner may be about to visit it");
     ledger.advance(61_000);
     assert_eq!(handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap().sent_again, 1);
@@ -122,11 +122,11 @@ async fn a_run_that_is_woken_while_a_dead_runner_holds_it_continues_when_the_lea
     ledger.run_all(&handler.runner).await;
     // The run is old by now.
     ledger.advance(3 * 24 * 60 * 60_000);
-    let taken = ledger.dispatch.runs.leases.acquire_run(&name("t"), &run_id, 60_000).await.unwrap();
+    let taken = ledger.stage.runs.leases.acquire_run(&name("t"), &run_id, 60_000).await.unwrap();
     assert!(matches!(taken, RunAcquisition::Acquired(_)), "{taken:?}");
 
     let came: EventSubmission = serde_json::from_value(json!({ "event": "thing.came", "data": 7 })).unwrap();
-    ledger.dispatch.events.send_event(&ledger.emitter("t"), came, None).await.unwrap();
+    ledger.stage.events.send_event(&ledger.emitter("t"), came, None).await.unwrap();
     assert_eq!(ledger.run_all(&handler.runner).await, [Visited::Held]);
     ledger.advance(10_000);
     handler.tick(Instant::now() + Duration::from_secs(30)).await.unwrap();

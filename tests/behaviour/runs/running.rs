@@ -35,7 +35,7 @@ async fn ten_steps_are_ten_log_entries_and_each_event_is_emitted_once() {
     assert_eq!((run.run.state, run.run.output.clone()), (RunState::Completed, Some(json!(50))));
     assert_eq!(run.run.workflow_version.as_deref(), Some("1"));
     assert!(run.steps.iter().all(|step| step.state == StepState::Completed && step.attempt == 1));
-    let entries = ledger.dispatch.runs.logs.log_entries("t", &run_id, 0).await.unwrap();
+    let entries = ledger.stage.runs.logs.log_entries("t", &run_id, 0).await.unwrap();
     // Created, one for each step, completed.
     assert_eq!(entries.len(), 12);
     ledger.assert_told(&run_id).await;
@@ -100,7 +100,7 @@ async fn a_sweep_continues_a_run_whose_long_sleep_has_ended() {
     assert_eq!(ledger.run_all(&runner).await, [Visited::Suspended]);
     ledger.advance(1_000 * 3600 * 24 * 30 - 60_000);
     assert!(ledger.run_all(&runner).await.is_empty());
-    ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+    ledger.stage.run_sweep.sweep_runs().await.unwrap();
     assert!(ledger.run_all(&runner).await.is_empty(), "the message has the rest as its delay");
     ledger.advance(60_000);
     assert_eq!(ledger.run_all(&runner).await, [Visited::Ended]);
@@ -175,7 +175,7 @@ async fn an_unknown_workflow_is_refused_and_a_run_that_no_runner_can_execute_fai
 
     runner.publish().await.unwrap();
     let run = serde_json::from_value(json!({ "workflow": "twelve" })).unwrap();
-    let refused = ledger.dispatch.runs.start_run(&ledger.emitter("t"), run).await.unwrap_err().to_string();
+    let refused = ledger.stage.runs.start_run(&ledger.emitter("t"), run).await.unwrap_err().to_string();
     assert!(refused.contains("workflow: no runner has `twelve`; there are: ten"), "{refused}");
 }
 
@@ -217,7 +217,7 @@ async fn large_inputs_results_payloads_and_outputs_come_through_whole() {
     let run_id = ledger.start_run("echo", json!("x".repeat(300_000))).await;
     ledger.run_all(&runner).await;
     let token = ledger.run(&run_id).await.view.hooks[0].token.clone();
-    ledger.dispatch.hooks.receive_by_hook(None, &token, json!("y".repeat(700_000))).await.unwrap();
+    ledger.stage.hooks.receive_by_hook(None, &token, json!("y".repeat(700_000))).await.unwrap();
     ledger.run_all(&runner).await;
     let run = ledger.run(&run_id).await.view;
     assert_eq!(run.run.output, Some(json!("x".repeat(600_000) + &"y".repeat(700_000))));
@@ -255,7 +255,7 @@ async fn a_run_that_kills_its_runners_is_given_up() {
     for _ in 0..10 {
         // Taken, and never heard of again.
         let taken = ledger
-            .dispatch
+            .stage
             .runs
             .leases
             .acquire_run(&ledgerline_test_support::name("t"), &run_id, 60_000)
@@ -290,9 +290,9 @@ async fn a_token_belongs_to_one_hook_of_a_tenant_at_a_time() {
     assert_eq!(run.hooks[0].state.as_str(), "conflicted");
     // A chosen token is no credential: only who has shown a key of the tenant may use it.
     let by = |tenant: Option<&'static str>| {
-        let (dispatch, tenant) = (ledger.dispatch.clone(), tenant.map(ledgerline_test_support::name));
+        let (stage, tenant) = (ledger.stage.clone(), tenant.map(ledgerline_test_support::name));
         async move {
-            dispatch.hooks.receive_by_hook(tenant.as_ref(), "approve-order-42", json!("yes")).await.unwrap()
+            stage.hooks.receive_by_hook(tenant.as_ref(), "approve-order-42", json!("yes")).await.unwrap()
         }
     };
     assert_eq!(by(None).await, ledgerline_runs::HookAnswer::Unknown);
@@ -339,7 +339,7 @@ async fn a_workflow_waits_for_a_task_and_a_job_that_it_starts_once() {
                     usage: None,
                 },
             };
-            ledger.dispatch.tasks.end(&held.lease, end).await.unwrap();
+            ledger.stage.tasks.end(&held.lease, end).await.unwrap();
         }
         ledger.settle("t").await;
     }
@@ -384,7 +384,7 @@ async fn subscriptions_start_runs_and_send_events_to_them() {
     ledger.drain("t").await;
     ledger.run_all(&runner).await;
     let runs =
-        ledger.dispatch.runs.runs(&ledgerline_test_support::name("t"), None, 10, None).await.unwrap().items;
+        ledger.stage.runs.runs(&ledgerline_test_support::name("t"), None, 10, None).await.unwrap().items;
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].state, RunState::Completed);
     let run = ledger.run(&runs[0].run_id).await.view;

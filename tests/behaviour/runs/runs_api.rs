@@ -67,7 +67,7 @@ async fn a_workflow_that_no_runner_has_is_refused_as_soon_as_runners_have_said_w
     let world = World::start().await;
     let caller = Caller::admin(&world);
     let published = [("order".to_owned(), vec!["1".to_owned()]), ("refund".to_owned(), vec!["1".to_owned()])];
-    world.local.dispatch.runs.registry.publish_workflows(published).await.unwrap();
+    world.local.stage.runs.registry.publish_workflows(published).await.unwrap();
     let (status, problem) = caller.post("/api/runs", json!({"workflow": "odrer"})).await;
     assert_eq!(status, 400);
     assert_eq!(detail_of(&problem), "workflow: no runner has `odrer`; there are: order, refund");

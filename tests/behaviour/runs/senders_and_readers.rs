@@ -99,7 +99,7 @@ async fn send_as(ledger: &Ledger, emitter: &Emitter, event_id: &str, event: &str
     let event = json!({ "event": event, "data": event_id, "match": matched });
     let event: EventSubmission = serde_json::from_value(event).unwrap();
     let from = name("sender");
-    ledger.dispatch.events.send_event(emitter, event, Some((&from, name(event_id)))).await.unwrap();
+    ledger.stage.events.send_event(emitter, event, Some((&from, name(event_id)))).await.unwrap();
 }
 
 /// A ledger in which all senders keep the order, and a look goes on where the last one ended.
@@ -285,7 +285,7 @@ async fn a_run_that_is_called_while_its_lease_is_released_continues() {
             send_as(&ledger, &emitter, event_id, "tick", wall.clone()).await;
             release.open();
         };
-        ledger.dispatch.runs.enqueue_run(&name(TENANT), &run_id, 0).await.unwrap();
+        ledger.stage.runs.enqueue_run(&name(TENANT), &run_id, 0).await.unwrap();
         tokio::join!(ledger.run_all(&runner), sender);
     }
     assert_eq!(ledger.run(&run_id).await.view.run.output, Some(json!(["evnt-a", "evnt-b"])));

@@ -25,14 +25,7 @@ async fn payment(ctx: Ctx, invoice: usize) -> Result<Value, Error> {
 
 async fn send(ledger: &Ledger, event: &str, data: Value, matched: Value) -> String {
     let event = serde_json::from_value(json!({ "event": event, "data": data, "match": matched })).unwrap();
-    ledger
-        .dispatch
-        .events
-        .send_event(&ledger.emitter(TENANT), event, None)
-        .await
-        .unwrap()
-        .event_id
-        .to_string()
+    ledger.stage.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap().event_id.to_string()
 }
 
 async fn pay(ledger: &Ledger, invoice: usize) {
@@ -78,7 +71,7 @@ async fn a_run_is_woken_once_whether_event_or_wait_comes_first() {
         ledger.run_all(&runner).await;
         assert_paid(&ledger, &run_id, invoice).await;
     }
-    let sent = ledger.dispatch.runs.sent_events(&name(TENANT), "payment.received", 100, None).await.unwrap();
+    let sent = ledger.stage.runs.sent_events(&name(TENANT), "payment.received", 100, None).await.unwrap();
     assert!(sent.items.iter().all(|sent| sent.consumed_count == 1));
 }
 
@@ -91,7 +84,7 @@ async fn a_timeout_and_an_event_at_once_have_one_outcome() {
         let run_id = ledger.start_run("payment", json!(invoice)).await;
         ledger.run_all(&runner).await;
         ledger.advance(3_600_000);
-        ledger.dispatch.run_sweep.sweep_runs().await.unwrap();
+        ledger.stage.run_sweep.sweep_runs().await.unwrap();
         tokio::join!(visit_next(&ledger, &runner), pay(&ledger, invoice));
         ledger.run_all(&runner).await;
         let run = ledger.run(&run_id).await.view;
@@ -144,7 +137,7 @@ async fn a_loop_of_waits_never_gets_the_same_event_twice() {
     let late = ledger.start_run("three", json!(null)).await;
     ledger.run_all(&runner).await;
     assert_eq!(ledger.run(&late).await.view.run.output, Some(json!([1, 2, 3])));
-    let sent = ledger.dispatch.runs.sent_events(&name(TENANT), "tick", 10, None).await.unwrap();
+    let sent = ledger.stage.runs.sent_events(&name(TENANT), "tick", 10, None).await.unwrap();
     assert!(sent.items.iter().all(|sent| sent.consumed_count == 2));
 }
 
@@ -200,16 +193,16 @@ async fn a_cancelled_run_ends_and_its_hooks_are_gone() {
     ledger.run_all(&runner).await;
     let token = ledger.run(&run_id).await.view.hooks[0].token.clone();
 
-    ledger.dispatch.runs.cancel_run(&name(TENANT), &run_id, Some("no longer needed")).await.unwrap();
+    ledger.stage.runs.cancel_run(&name(TENANT), &run_id, Some("no longer needed")).await.unwrap();
 
     ledger.run_all(&runner).await;
     let run = ledger.run(&run_id).await.view;
     assert_eq!(run.run.state, RunState::Cancelled);
     assert_eq!(run.run.reason.as_deref(), Some("no longer needed"));
     assert!(waiting_rows(&ledger).await.is_empty());
-    let answer = ledger.dispatch.hooks.receive_by_hook(None, &token, json!(1)).await.unwrap();
+    let answer = ledger.stage.hooks.receive_by_hook(None, &token, json!(1)).await.unwrap();
     assert_eq!(answer, ledgerline_runs::HookAnswer::Gone);
-    let again = ledger.dispatch.runs.cancel_run(&name(TENANT), &run_id, None).await.unwrap_err();
+    let again = ledger.stage.runs.cancel_run(&name(TENANT), &run_id, None).await.unwrap_err();
     assert!(again.to_string().contains("cancelled"), "{again}");
     ledger.assert_told(&run_id).await;
 }
@@ -235,7 +228,7 @@ async fn runs_send_events_to_each_other() {
         assert_eq!(ledger.run(run_id).await.view.run.output, Some(json!({ "from": "ping" })));
         ledger.assert_told(run_id).await;
     }
-    let sent = ledger.dispatch.runs.sent_events(&name(TENANT), "ping", 10, None).await.unwrap();
+    let sent = ledger.stage.runs.sent_events(&name(TENANT), "ping", 10, None).await.unwrap();
     assert_eq!(sent.items.len(), 1);
     let sent = &sent.items[0];
     assert_eq!((sent.event.source_type.as_str(), sent.consumed_count), ("workflow", 1));

@@ -14,7 +14,7 @@ use task_dlq::Handler;
 use ledgerline_test_support::{Held, Ledger, World, name, until};
 
 fn handler(ledger: &Ledger) -> Handler {
-    Handler { dispatch: ledger.dispatch.clone(), metrics: Metrics::silent(), clock: ledger.clock() }
+    Handler { stage: ledger.stage.clone(), metrics: Metrics::silent(), clock: ledger.clock() }
 }
 
 /// A batch as Lambda hands it over; the message ids are the positions.
@@ -55,13 +55,11 @@ async fn a_task_whose_attempts_are_used_up_fails_as_a_dead_letter_and_so_does_it
     for attempt in 1..=3 {
         let held = ledger.take(received, "worker-1").await.ok().unwrap();
         assert_eq!((held.lease.attempt, held.lease.is_last), (attempt, attempt == 3));
-        assert!(
-            ledger.dispatch.tasks.release(&held.lease, "ETIMEDOUT", ErrorCategory::Network).await.unwrap()
-        );
+        assert!(ledger.stage.tasks.release(&held.lease, "ETIMEDOUT", ErrorCategory::Network).await.unwrap());
         received = held.received;
     }
     let message = ledgerline_jobs::TaskMessage::parse(&received.body).unwrap();
-    ledger.dispatch.tasks.dead_letter(&message, &received.body).await.unwrap();
+    ledger.stage.tasks.dead_letter(&message, &received.body).await.unwrap();
     ledger.delete(&received);
 
     let [body] = &dead_letters(&ledger)[..] else { panic!("one dead letter") };
@@ -80,7 +78,7 @@ async fn a_task_whose_attempts_are_used_up_fails_as_a_dead_letter_and_so_does_it
     );
     assert_eq!((failed.context.attempt, failed.context.generation), (Some(3), Some(1)));
     assert_eq!(failed.context.origin.as_deref(), Some("task-dlq"));
-    assert_eq!(ledger.dispatch.tasks.task(&name("t"), "job-1:a").await.unwrap().state, TaskState::Failed);
+    assert_eq!(ledger.stage.tasks.task(&name("t"), "job-1:a").await.unwrap().state, TaskState::Failed);
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Failed);
     assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
 }
@@ -147,7 +145,7 @@ async fn local_mode_settles_dead_letters_by_itself() {
     let local = &world.local;
     let emitter = Emitter::new(&local.clients, &local.names, name("local"), name("shop"));
     let task = json!({ "name": "nobody-runs-it", "requestId": "req-1" });
-    local.dispatch.tasks.submit_task(&emitter, serde_json::from_value(task).unwrap()).await.unwrap();
+    local.stage.tasks.submit_task(&emitter, serde_json::from_value(task).unwrap()).await.unwrap();
     let queues = local.embedded.queues();
     let receive = Receive { max: 1, wait: None, visibility_seconds: None };
     let received = queues.receive_now(&local.names.task_queue, &receive).unwrap().pop().unwrap();

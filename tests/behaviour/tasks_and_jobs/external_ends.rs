@@ -24,7 +24,7 @@ async fn an_external_end_of_a_task_that_a_subscription_started_ends_it_and_its_m
     let id = ledger.drain("t").await.triggered.remove(0).started;
     emit_end(&ledger, &id, "Task Completed", json!({})).await;
     ledger.settle("t").await;
-    assert_eq!(ledger.dispatch.tasks.task(&name("t"), &id).await.unwrap().state, TaskState::Completed);
+    assert_eq!(ledger.stage.tasks.task(&name("t"), &id).await.unwrap().state, TaskState::Completed);
     let received = ledger.next_message().unwrap();
     assert!(matches!(ledger.take(received, "worker-1").await, Err(Acquisition::Ended)));
 }
@@ -35,7 +35,7 @@ async fn a_task_that_ended_before_it_was_submitted_cannot_be_submitted_and_the_a
     emit_end(&ledger, "req-1", "Task Completed", json!({})).await;
     ledger.settle("t").await;
     let task = serde_json::from_value(json!({"name": "x", "requestId": "req-1"})).unwrap();
-    let refused = ledger.dispatch.tasks.submit_task(&ledger.emitter("t"), task).await.unwrap_err();
+    let refused = ledger.stage.tasks.submit_task(&ledger.emitter("t"), task).await.unwrap_err();
     assert!(matches!(refused, ComponentError::Refused(_)), "{refused}");
 }
 
@@ -64,11 +64,11 @@ async fn ends_that_arrive_before_their_job_count_as_soon_as_it_is_created() {
     ledger.settle("t").await;
     let job = ledger.job("t", "job-1").await.job;
     assert_eq!((job.state, job.job.done, job.job.failed, job.job.active), (JobState::Failed, 3, 1, 0));
-    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     assert_eq!(ledger.work_off("t").await, ["job-1:c"]);
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
     ledger.advance(3_600_000);
-    let verified = Box::pin(ledger.dispatch.verify.verify(&name("t"), false, &mut |_| {})).await.unwrap();
+    let verified = Box::pin(ledger.stage.verify.verify(&name("t"), false, &mut |_| {})).await.unwrap();
     assert!(verified.differences.is_empty(), "{:?}", verified.differences);
 }
 
@@ -103,11 +103,10 @@ async fn a_task_that_failed_before_its_parents_were_completed_is_resumed_after_t
     ledger.submit_job("t", "job-1", tasks).await;
     emit_end(&ledger, "job-1:b", "Task Failed", json!({"jobId": "job-1"})).await;
     ledger.settle("t").await;
-    let refused =
-        ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap_err().to_string();
+    let refused = ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap_err().to_string();
     assert!(refused.contains("resume it after them"), "{refused}");
     assert_eq!(ledger.work_off("t").await, ["job-1:a"]);
-    let resumed = ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    let resumed = ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     assert_eq!(resumed, [name("b")]);
     assert_eq!(ledger.work_off("t").await, ["job-1:b"]);
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);

@@ -19,7 +19,7 @@ command = ["true"]
 async fn submit(world: &World, tenant: &str, job_id: &str, tasks: Value) {
     let emitter = Emitter::new(world.clients(), &world.local.names, name(tenant), name("shop"));
     let job = serde_json::from_value(json!({ "jobId": job_id, "tasks": tasks })).unwrap();
-    world.local.dispatch.jobs.submit_job(&emitter, job).await.unwrap();
+    world.local.stage.jobs.submit_job(&emitter, job).await.unwrap();
 }
 
 /// A queue of the producer's own, and the rule of the docs that leads to it.
@@ -74,7 +74,7 @@ async fn a_rule_on_the_event_type_tells_a_producer_how_its_jobs_ended_and_nothin
     }
     for tenant in ["acme", "another"] {
         until("both jobs have ended", || async {
-            let good = world.local.dispatch.jobs.job(&name(tenant), "good").await.unwrap();
+            let good = world.local.stage.jobs.job(&name(tenant), "good").await.unwrap();
             let rows =
                 ledgerline_test_support::rows_of(world.clients(), &world.local.names.events_table, tenant)
                     .await;

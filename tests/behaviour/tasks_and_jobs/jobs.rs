@@ -78,11 +78,11 @@ async fn a_failed_task_is_reported_once_the_others_continue_and_a_resume_runs_on
     ledger.complete(&roots[1], Value::Null).await;
     ledger.settle("t").await;
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Failed);
-    let failed = ledger.dispatch.jobs.jobs(&name("t"), Some(JobState::Failed), 10, None).await.unwrap();
+    let failed = ledger.stage.jobs.jobs(&name("t"), Some(JobState::Failed), 10, None).await.unwrap();
     assert_eq!(failed.items.len(), 1);
     assert!(ledger.take_all().await.is_empty());
 
-    let resumed = ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    let resumed = ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     assert_eq!(resumed.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["task-C"]);
     ledger.settle("t").await;
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Running);
@@ -97,7 +97,7 @@ async fn a_failed_task_is_reported_once_the_others_continue_and_a_resume_runs_on
     assert_eq!((job.job.state, job.job.job.done, job.job.job.failed), (JobState::Completed, 5, 0));
     assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
     assert_eq!(ledger.events("t", "Task Failed").await.len(), 1);
-    let refused = ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap_err();
+    let refused = ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap_err();
     assert!(refused.to_string().contains("is completed"), "{refused}");
 }
 
@@ -124,7 +124,7 @@ async fn two_parents_that_complete_in_the_same_instant_start_their_child_once() 
             let end =
                 || TaskEnd::Completed { output: Value::Null, duration_ms: 1, exit_code: 0, usage: None };
             let (first, second) = tokio::join!(
-                ledger.dispatch.tasks.end(&pair[0].lease, end()),
+                ledger.stage.tasks.end(&pair[0].lease, end()),
                 other.tasks.end(&pair[1].lease, end())
             );
             assert_eq!((first.unwrap(), second.unwrap()), (EndAnswer::Done, EndAnswer::Done));
@@ -132,7 +132,7 @@ async fn two_parents_that_complete_in_the_same_instant_start_their_child_once() 
         ledger.deliver().await;
         let (tenant, jobs) = (name("t"), name("jobs"));
         let (one, two) = tokio::join!(
-            ledger.dispatch.drains.drain(&tenant, &jobs, None),
+            ledger.stage.drains.drain(&tenant, &jobs, None),
             other.drains.drain(&tenant, &jobs, None)
         );
         one.unwrap();
@@ -164,8 +164,8 @@ async fn a_task_that_is_added_to_a_finished_parent_starts_and_one_added_in_the_s
     ledger.settle("t").await;
     let add = |job: &'static str, tasks: Value| {
         let tasks = serde_json::from_value(tasks).unwrap();
-        let (dispatch, emitter) = (ledger.dispatch.clone(), ledger.emitter("t"));
-        async move { dispatch.jobs.add_tasks(&emitter, job, tasks).await }
+        let (stage, emitter) = (ledger.stage.clone(), ledger.emitter("t"));
+        async move { stage.jobs.add_tasks(&emitter, job, tasks).await }
     };
     let added = add("job-1", json!([task("b", &["a"])])).await.unwrap();
     assert_eq!((added.previous_total_tasks, added.total_tasks_now), (2, 3));
@@ -183,7 +183,7 @@ async fn a_task_that_is_added_to_a_finished_parent_starts_and_one_added_in_the_s
         let child = json!([task(&format!("c{n}"), &[&parent])]);
         let end = TaskEnd::Completed { output: json!(n), duration_ms: 1, exit_code: 0, usage: None };
         let (ended, added) =
-            tokio::join!(ledger.dispatch.tasks.end(&parent_task[0].lease, end), add("job-1", child));
+            tokio::join!(ledger.stage.tasks.end(&parent_task[0].lease, end), add("job-1", child));
         assert_eq!(ended.unwrap(), EndAnswer::Done);
         added.unwrap();
         ledger.settle("t").await;
@@ -214,10 +214,10 @@ async fn a_task_that_cannot_be_added_to_a_job_is_named_in_the_refusal() {
         (json!([]), "has 0 tasks"),
     ] {
         let tasks = serde_json::from_value(tasks).unwrap();
-        let error = ledger.dispatch.jobs.add_tasks(&ledger.emitter("t"), "job-1", tasks).await.unwrap_err();
+        let error = ledger.stage.jobs.add_tasks(&ledger.emitter("t"), "job-1", tasks).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
-    let error = ledger.dispatch.jobs.add_tasks(&ledger.emitter("t"), "job-2", vec![]).await.unwrap_err();
+    let error = ledger.stage.jobs.add_tasks(&ledger.emitter("t"), "job-2", vec![]).await.unwrap_err();
     assert!(error.to_string().contains("there is no `job-2`"), "{error}");
 }
 
@@ -274,12 +274,12 @@ async fn two_tenants_with_the_same_ids_have_nothing_to_do_with_each_other() {
     assert_eq!(ledger.job("u", "job-1").await.job.state, JobState::Running);
     assert_eq!(ledger.work_off("u").await, ["job-1:b"]);
     for (tenant, state) in [("t", TaskState::Failed), ("u", TaskState::Completed)] {
-        assert_eq!(ledger.dispatch.tasks.task(&name(tenant), "req-1").await.unwrap().state, state);
-        assert_eq!(ledger.dispatch.tasks.task(&name(tenant), "job-1:a").await.unwrap().state, state);
-        let all = ledger.dispatch.tasks.tasks(&name(tenant), None, 100, None).await.unwrap();
+        assert_eq!(ledger.stage.tasks.task(&name(tenant), "req-1").await.unwrap().state, state);
+        assert_eq!(ledger.stage.tasks.task(&name(tenant), "job-1:a").await.unwrap().state, state);
+        let all = ledger.stage.tasks.tasks(&name(tenant), None, 100, None).await.unwrap();
         assert!(all.items.iter().all(|task| task.state == state), "{tenant}: {:?}", all.items);
     }
-    let refused = ledger.dispatch.jobs.resume_job(&ledger.emitter("u"), "job-1").await.unwrap_err();
+    let refused = ledger.stage.jobs.resume_job(&ledger.emitter("u"), "job-1").await.unwrap_err();
     assert!(refused.to_string().contains("is completed"), "{refused}");
 }
 
@@ -295,16 +295,16 @@ async fn a_large_input_and_a_large_output_travel_by_reference() {
     ledger.settle("t").await;
     let roots = ledger.take_all().await;
     assert!(roots[0].lease.message.input.is_none());
-    let input = ledger.dispatch.tasks.input_of(&roots[0].lease.message).await.unwrap();
+    let input = ledger.stage.tasks.input_of(&roots[0].lease.message).await.unwrap();
     assert_eq!(input["text"], large.as_str());
     ledger.complete(&roots[0], json!({"text": large})).await;
     ledger.settle("t").await;
     let children = ledger.take_all().await;
-    let input = ledger.dispatch.tasks.input_of(&children[0].lease.message).await.unwrap();
+    let input = ledger.stage.tasks.input_of(&children[0].lease.message).await.unwrap();
     assert_eq!(input["dependencyOutputs"]["a"]["text"], large.as_str());
     let mut foreign = children[0].lease.message.clone();
     foreign.input_ref.as_mut().unwrap().key = "events/x/y-payload.json".into();
-    let refused = ledger.dispatch.tasks.input_of(&foreign).await.unwrap_err().to_string();
+    let refused = ledger.stage.tasks.input_of(&foreign).await.unwrap_err().to_string();
     assert!(refused.contains("is no input of this stage"), "{refused}");
 }
 
@@ -339,7 +339,7 @@ async fn a_task_whose_parents_output_is_lost_fails_and_the_others_go_on() {
     let error = failed[0].properties["error"].as_str().unwrap();
     assert!(error.contains("the output of `a` is lost"), "{error}");
     assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
-    assert!(ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.is_ok());
+    assert!(ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.is_ok());
 }
 
 #[tokio::test]
@@ -371,7 +371,7 @@ async fn an_end_without_a_generation_from_a_clock_that_is_behind_ends_the_genera
     let first = ledger.take_all().await;
     ledger.fail(&first[0]).await;
     ledger.settle("t").await;
-    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     ledger.settle("t").await;
     let completed =
         json!({"requestId": "job-1:a", "jobId": "job-1", "output": 1, "durationMs": 1, "exitCode": 0});
@@ -421,7 +421,7 @@ async fn two_tenants_whose_events_have_the_same_ids_keep_their_large_inputs_apar
     assert_eq!(held.len(), 2);
     for task in held {
         let message = &task.lease.message;
-        let input = ledger.dispatch.tasks.input_of(message).await.unwrap();
+        let input = ledger.stage.tasks.input_of(message).await.unwrap();
         let secret = input["secret"].as_str().unwrap();
         assert!(secret.starts_with(message.tenant_id.as_str()), "{} got {}", message.tenant_id, &secret[..3]);
     }

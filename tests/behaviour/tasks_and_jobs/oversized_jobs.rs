@@ -39,7 +39,7 @@ async fn an_end_with_an_oversized_via_drives_its_job_to_the_end() {
     assert_eq!(ledger.events("t", "Job Failure Detected").await.len(), 1);
     end("b", "Task Completed").await;
     ledger.settle("t").await;
-    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     ledger.settle("t").await;
     let held = ledger.take_all().await;
     let last = held.iter().find(|held| held.lease.message.generation == 2).unwrap();
@@ -88,7 +88,7 @@ async fn failure_and_completion_read_no_inputs() {
         ledger.complete(held, Value::Null).await;
     }
     ledger.settle("t").await;
-    ledger.dispatch.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
+    ledger.stage.jobs.resume_job(&ledger.emitter("t"), "job-1").await.unwrap();
     assert_eq!(ledger.work_off("t").await, ["job-1:t000"]);
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
 }
@@ -124,8 +124,8 @@ async fn many_tasks_with_large_inputs_are_added_at_once_and_nodes_of_the_version
         json!([{"taskId": "large", "name": "x", "dependsOn": ["gate"], "input": {"text": with}}]),
     )
     .unwrap();
-    ledger.dispatch.jobs.add_tasks(&ledger.emitter("t"), "job-1", added).await.unwrap();
-    ledger.dispatch.jobs.add_tasks(&ledger.emitter("t"), "job-1", large).await.unwrap();
+    ledger.stage.jobs.add_tasks(&ledger.emitter("t"), "job-1", added).await.unwrap();
+    ledger.stage.jobs.add_tasks(&ledger.emitter("t"), "job-1", large).await.unwrap();
     ledger.settle("t").await;
     let gate = ledger.take_all().await;
     ledger.complete(&gate[0], Value::Null).await;
@@ -134,7 +134,7 @@ async fn many_tasks_with_large_inputs_are_added_at_once_and_nodes_of_the_version
     assert_eq!(held.len(), 92);
     for held in held {
         let message = &held.lease.message;
-        let input = ledger.dispatch.tasks.input_of(message).await.unwrap();
+        let input = ledger.stage.tasks.input_of(message).await.unwrap();
         let id = message.task_id.as_deref().unwrap();
         let given = input["text"].as_str().unwrap();
         match id.strip_prefix('n') {

@@ -37,7 +37,7 @@ async fn a_job_that_only_an_event_made_is_run_by_a_script_in_python() {
     let worker = Running(script(&world).spawn().unwrap());
 
     let job = until("the job is completed", || async {
-        let job = world.local.dispatch.jobs.job(&tenant, "foreign-1").await.ok()?;
+        let job = world.local.stage.jobs.job(&tenant, "foreign-1").await.ok()?;
         let all = job.tasks.iter().all(|task| task.state == Some(TaskState::Completed));
         (job.job.state == JobState::Completed && all).then_some(job)
     })
@@ -49,10 +49,10 @@ async fn a_job_that_only_an_event_made_is_run_by_a_script_in_python() {
     let parts = json!({"parts": {"task-A": store, "task-C": tags}});
     for (task_id, output) in [("task-A", store), ("task-C", tags), ("task-E", parts)] {
         let id = format!("foreign-1:{task_id}");
-        let task = world.local.dispatch.tasks.task(&tenant, &id).await.unwrap();
+        let task = world.local.stage.tasks.task(&tenant, &id).await.unwrap();
         assert_eq!((task.state, task.attempt, task.generation), (TaskState::Completed, Some(1), 1));
         assert!(task.worker_id.as_deref().unwrap().starts_with("python-"), "{task:?}");
-        assert_eq!(world.local.dispatch.tasks.task_output(&tenant, &task).await.unwrap(), Some(output));
+        assert_eq!(world.local.stage.tasks.task_output(&tenant, &task).await.unwrap(), Some(output));
         let mut story =
             world.reader().all(&EventQuery::new(&tenant, Scope::Entity("TASK", &id))).await.unwrap();
         story.sort_by_key(|event| event.timestamp);

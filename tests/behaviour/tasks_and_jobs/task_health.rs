@@ -60,12 +60,12 @@ impl Watch {
             ledger_flag: "--stage test".into(),
             clock: Arc::new(move || at(read.load(Ordering::SeqCst))),
         };
-        let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
-        Self { ledger: Ledger { store, time, dispatch }, slack }
+        let stage = Stage::new(&store.clients, &store.names, options).unwrap();
+        Self { ledger: Ledger { store, time, stage }, slack }
     }
 
     async fn check(&self) -> HealthChecked {
-        let handler = Handler { dispatch: self.ledger.dispatch.clone(), thresholds: Thresholds::default() };
+        let handler = Handler { stage: self.ledger.stage.clone(), thresholds: Thresholds::default() };
         handler.handle().await.unwrap()
     }
 
@@ -88,7 +88,7 @@ impl Watch {
 
     async fn take(&self, tenant: &str, lease: Duration) -> TaskLease {
         let Held { lease: mut held, .. } = self.ledger.take_all().await.pop().unwrap();
-        self.ledger.dispatch.tasks.renew(&mut held, lease * 2 / 3).await.unwrap();
+        self.ledger.stage.tasks.renew(&mut held, lease * 2 / 3).await.unwrap();
         let started = TaskProcessingStarted {
             request_id: held.message.request_id.to_string(),
             job_id: None,
@@ -96,7 +96,7 @@ impl Watch {
             worker_id: held.worker_id.clone(),
             process_id: 7,
         };
-        let emitter = self.ledger.dispatch.tasks.task_emitter(&held);
+        let emitter = self.ledger.stage.tasks.task_emitter(&held);
         emitter.catalogued(held.message.request_id.as_str(), started).emit().await.unwrap();
         self.ledger.settle(tenant).await;
         held
@@ -113,7 +113,7 @@ impl Watch {
             memory_usage: MemoryUsage { rss: 1 },
             last_activity: None,
         };
-        let emitter = self.ledger.dispatch.tasks.task_emitter(lease);
+        let emitter = self.ledger.stage.tasks.task_emitter(lease);
         emitter.catalogued(lease.message.request_id.as_str(), beat).emit().await.unwrap();
         self.ledger.settle(tenant).await;
     }
@@ -196,7 +196,7 @@ async fn an_attempt_that_runs_too_long_is_in_overtime_though_its_heartbeats_arri
     assert_eq!(watch.check().await.tasks.overtime, 1);
     let [text] = &watch.told()[..] else { panic!("told") };
     assert!(text.contains("*overtime* req-1 (scrape-store): runs for 60 min"), "{text}");
-    watch.ledger.dispatch.tasks.end(&lease, completed()).await.unwrap();
+    watch.ledger.stage.tasks.end(&lease, completed()).await.unwrap();
     watch.ledger.settle("t").await;
     watch.next_check().await;
     let [text] = &watch.told()[..] else { panic!("told") };
@@ -256,8 +256,8 @@ async fn a_worker_that_renews_or_has_released_its_lease_is_not_lost_whatever_the
     let mut renewed = watch.running("t", "req-1", SHORT).await;
     let let_go = watch.running("t", "req-2", SHORT).await;
     watch.ledger.advance(MINUTE);
-    watch.ledger.dispatch.tasks.renew(&mut renewed, LONG).await.unwrap();
-    watch.ledger.dispatch.tasks.abandon(&let_go).await.unwrap();
+    watch.ledger.stage.tasks.renew(&mut renewed, LONG).await.unwrap();
+    watch.ledger.stage.tasks.abandon(&let_go).await.unwrap();
     watch.ledger.advance(2 * MINUTE);
     assert_eq!(watch.check().await.given_back, 0);
     assert!(watch.ledger.next_message().is_none());
@@ -304,7 +304,7 @@ async fn a_tenant_is_checked_while_it_has_running_tasks_and_some_minutes_longer(
     assert_eq!(watch.check().await.tenants, 0);
     let lease = watch.running("t", "req-1", LONG).await;
     watch.next_check().await;
-    watch.ledger.dispatch.tasks.end(&lease, completed()).await.unwrap();
+    watch.ledger.stage.tasks.end(&lease, completed()).await.unwrap();
     watch.ledger.settle("t").await;
     for _ in 0..10 {
         watch.next_check().await;
@@ -312,7 +312,7 @@ async fn a_tenant_is_checked_while_it_has_running_tasks_and_some_minutes_longer(
     }
     // Another task begins just before the mark would go.
     let lease = watch.running("t", "req-2", LONG).await;
-    watch.ledger.dispatch.tasks.end(&lease, completed()).await.unwrap();
+    watch.ledger.stage.tasks.end(&lease, completed()).await.unwrap();
     watch.ledger.settle("t").await;
     for _ in 0..11 {
         assert!(watch.mark("t").await.is_some());
@@ -333,7 +333,7 @@ async fn an_alert_that_slack_did_not_take_is_sent_by_a_sweep() {
     assert!(watch.told().is_empty());
     watch.next_check().await;
     assert!(watch.told().is_empty(), "nothing has changed since");
-    watch.ledger.dispatch.sweep.sweep(None).await.unwrap();
+    watch.ledger.stage.sweep.sweep(None).await.unwrap();
     assert!(watch.told()[0].contains("*warning* req-1"));
 }
 
@@ -360,7 +360,7 @@ async fn a_health_check_that_dies_before_it_records_its_alerts_repeats_them() {
     watch.check().await;
     watch.next_check().await;
     watch.next_check().await;
-    watch.ledger.dispatch.sweep.sweep(None).await.unwrap();
+    watch.ledger.stage.sweep.sweep(None).await.unwrap();
     let told = watch.told();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told.iter().all(|text| text.contains("*warning* req-1")));
@@ -386,8 +386,7 @@ async fn a_health_check_out_of_time_enqueues_one_lost_task_of_a_tenant_and_the_n
     }
     watch.ledger.advance(3 * MINUTE);
     for round in 0..4 {
-        let over =
-            watch.ledger.dispatch.health.check_health_until(&Thresholds::default(), Instant::now()).await;
+        let over = watch.ledger.stage.health.check_health_until(&Thresholds::default(), Instant::now()).await;
         assert_eq!(over.unwrap().given_back, usize::from(round < 3), "round {round}");
     }
 }
@@ -410,8 +409,7 @@ async fn a_lost_task_that_cannot_be_enqueued_keeps_no_other_from_its_turn_when_t
     let (mut given_back, mut trouble) = (0, 0);
     for _ in 0..2 {
         watch.ledger.advance(MINUTE);
-        let over =
-            watch.ledger.dispatch.health.check_health_until(&Thresholds::default(), Instant::now()).await;
+        let over = watch.ledger.stage.health.check_health_until(&Thresholds::default(), Instant::now()).await;
         let over = over.unwrap();
         (given_back, trouble) = (given_back + over.given_back, trouble + over.trouble);
     }
@@ -441,10 +439,11 @@ async fn a_health_check_that_is_killed_among_the_tasks_without_a_worker_continue
     // A check without a place begins anywhere.
     let (key, control) = (keys::sweep_place("HEALTH"), watch.ledger.store.control());
     control.put(&key, &json!({"after": "f"})).unwrap().send().await.unwrap();
-    let dispatch = watch.ledger.dispatch.clone();
-    let check = tokio::spawn(async move {
-        dispatch.health.check_health_until(&Thresholds::default(), Instant::now()).await
-    });
+    let stage = watch.ledger.stage.clone();
+    let check =
+        tokio::spawn(
+            async move { stage.health.check_health_until(&Thresholds::default(), Instant::now()).await },
+        );
     arrived.notified().await;
     check.abort();
     let place: Option<Value> = control.get(&key).await.unwrap();

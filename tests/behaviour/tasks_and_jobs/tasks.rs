@@ -23,24 +23,24 @@ async fn a_message_that_comes_again_while_its_task_runs_does_not_run_it_twice() 
     // Renewed, it is held for longer.
     let mut lease = held.lease.clone();
     ledger.advance(80_000);
-    assert!(ledger.dispatch.tasks.renew(&mut lease, EXTENSION).await.unwrap());
+    assert!(ledger.stage.tasks.renew(&mut lease, EXTENSION).await.unwrap());
     ledger.advance(80_000);
     assert!(matches!(ledger.take(received.clone(), "worker-2").await, Err(Acquisition::Held { .. })));
     // Over: another takes it, and what the first one says late is refused, and visible.
     ledger.advance(20_000);
     let second = ledger.take(received.clone(), "worker-2").await.ok().unwrap();
     assert_eq!((held.lease.attempt, second.lease.attempt), (1, 2));
-    assert!(!ledger.dispatch.tasks.renew(&mut lease, EXTENSION).await.unwrap());
+    assert!(!ledger.stage.tasks.renew(&mut lease, EXTENSION).await.unwrap());
     let end = |output: &str| TaskEnd::Completed {
         output: json!(output),
         duration_ms: 1,
         exit_code: 0,
         usage: None,
     };
-    assert_eq!(ledger.dispatch.tasks.end(&lease, end("stale")).await.unwrap(), EndAnswer::Refused);
-    assert!(!ledger.dispatch.tasks.release(&lease, "late", ErrorCategory::Network).await.unwrap());
-    assert!(!ledger.dispatch.tasks.abandon(&lease).await.unwrap());
-    assert_eq!(ledger.dispatch.tasks.end(&second.lease, end("good")).await.unwrap(), EndAnswer::Done);
+    assert_eq!(ledger.stage.tasks.end(&lease, end("stale")).await.unwrap(), EndAnswer::Refused);
+    assert!(!ledger.stage.tasks.release(&lease, "late", ErrorCategory::Network).await.unwrap());
+    assert!(!ledger.stage.tasks.abandon(&lease).await.unwrap());
+    assert_eq!(ledger.stage.tasks.end(&second.lease, end("good")).await.unwrap(), EndAnswer::Done);
     assert!(matches!(ledger.take(received, "worker-3").await, Err(Acquisition::Ended)));
     ledger.settle("t").await;
     let completed = ledger.events("t", "Task Completed").await;
@@ -80,7 +80,7 @@ async fn a_start_that_is_finished_late_does_not_finish_the_end_that_came_in_betw
     let ledger = Ledger::with(Some(interceptor)).await;
     let task = serde_json::from_value(json!({"name": "x", "requestId": "req-1"})).unwrap();
     let emitter = ledger.emitter("t");
-    let starter = ledger.dispatch.tasks.submit_task(&emitter, task);
+    let starter = ledger.stage.tasks.submit_task(&emitter, task);
     let worker = async {
         let received = loop {
             match ledger.next_message() {
@@ -91,7 +91,7 @@ async fn a_start_that_is_finished_late_does_not_finish_the_end_that_came_in_betw
         let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
         // The end is claimed, and its worker dies before it sends the event.
         let end = TaskEnd::Completed { output: json!(1), duration_ms: 1, exit_code: 0, usage: None };
-        ledger.dispatch.tasks.end(&held.lease, end).await.unwrap_err();
+        ledger.stage.tasks.end(&held.lease, end).await.unwrap_err();
         bus_is_down.store(false, Ordering::SeqCst);
         finish.add_permits(1);
         received
@@ -111,9 +111,9 @@ async fn a_renewal_that_comes_late_does_not_shorten_the_lease() {
     let mut held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
     let mut earlier = held.lease.clone();
     ledger.advance(10_000);
-    assert!(ledger.dispatch.tasks.renew(&mut held.lease, EXTENSION).await.unwrap());
+    assert!(ledger.stage.tasks.renew(&mut held.lease, EXTENSION).await.unwrap());
     // As a request would that was made before, for less, and arrives only now.
-    assert!(ledger.dispatch.tasks.renew(&mut earlier, EXTENSION / 60).await.unwrap());
+    assert!(ledger.stage.tasks.renew(&mut earlier, EXTENSION / 60).await.unwrap());
     assert_eq!(earlier.until, held.lease.until);
     ledger.advance(60_000);
     assert!(matches!(ledger.take(received, "worker-2").await, Err(Acquisition::Held { .. })));
@@ -137,9 +137,9 @@ async fn an_end_whose_event_could_not_be_sent_may_be_repeated_and_is_not_refused
     let held = ledger.take_all().await;
     let end = || TaskEnd::Completed { output: json!(1), duration_ms: 1, exit_code: 0, usage: None };
     bus_is_down.store(true, Ordering::SeqCst);
-    ledger.dispatch.tasks.end(&held[0].lease, end()).await.unwrap_err();
+    ledger.stage.tasks.end(&held[0].lease, end()).await.unwrap_err();
     bus_is_down.store(false, Ordering::SeqCst);
-    assert_eq!(ledger.dispatch.tasks.end(&held[0].lease, end()).await.unwrap(), EndAnswer::Done);
+    assert_eq!(ledger.stage.tasks.end(&held[0].lease, end()).await.unwrap(), EndAnswer::Done);
     assert_eq!(ledger.events("t", "Task Completed").await.len(), 1);
     assert!(ledger.events("t", "Task End Refused").await.is_empty());
 }
@@ -152,9 +152,7 @@ async fn a_task_that_always_fails_for_a_passing_reason_ends_on_the_dead_letter_q
     for attempt in 1..=2 {
         let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
         assert_eq!((held.lease.attempt, held.lease.is_last), (attempt, attempt == 2));
-        assert!(
-            ledger.dispatch.tasks.release(&held.lease, "ETIMEDOUT", ErrorCategory::Network).await.unwrap()
-        );
+        assert!(ledger.stage.tasks.release(&held.lease, "ETIMEDOUT", ErrorCategory::Network).await.unwrap());
     }
     assert!(matches!(
         ledger.take(received.clone(), "worker-1").await,
@@ -162,11 +160,11 @@ async fn a_task_that_always_fails_for_a_passing_reason_ends_on_the_dead_letter_q
     ));
     let message = TaskMessage::parse(&received.body).unwrap();
     assert_eq!(
-        ledger.dispatch.tasks.end_dead_letter(&message, &received.body).await.unwrap(),
+        ledger.stage.tasks.end_dead_letter(&message, &received.body).await.unwrap(),
         DeadLetterEnd::Ended
     );
     assert_eq!(
-        ledger.dispatch.tasks.end_dead_letter(&message, &received.body).await.unwrap(),
+        ledger.stage.tasks.end_dead_letter(&message, &received.body).await.unwrap(),
         DeadLetterEnd::AlreadyEnded
     );
     ledger.settle("t").await;
@@ -180,7 +178,7 @@ async fn a_task_that_always_fails_for_a_passing_reason_ends_on_the_dead_letter_q
         (&properties["error"], &properties["errorCategory"]),
         (&json!("ETIMEDOUT"), &json!("network"))
     );
-    let task = ledger.dispatch.tasks.task(&name("t"), "req-1").await.unwrap();
+    let task = ledger.stage.tasks.task(&name("t"), "req-1").await.unwrap();
     assert_eq!(
         (task.state, task.source, task.retry_count),
         (TaskState::Failed, Some(FailureSource::Dlq), Some(2))
@@ -195,9 +193,9 @@ async fn an_attempt_that_is_given_back_does_not_count() {
     for attempt in 1..=4 {
         let held = ledger.take(received.clone(), "worker-1").await.ok().unwrap();
         assert_eq!((held.lease.attempt, held.lease.is_last), (attempt, true));
-        assert!(ledger.dispatch.tasks.abandon(&held.lease).await.unwrap());
+        assert!(ledger.stage.tasks.abandon(&held.lease).await.unwrap());
         // Once: the answer may have been lost.
-        assert!(ledger.dispatch.tasks.abandon(&held.lease).await.unwrap());
+        assert!(ledger.stage.tasks.abandon(&held.lease).await.unwrap());
     }
 }
 
@@ -208,24 +206,24 @@ async fn a_heartbeat_after_the_end_changes_nothing_and_a_timeout_is_listed_as_fa
         ledger.submit_task("t", json!({"name": "x", "requestId": id})).await;
     }
     let held = ledger.take_all().await;
-    let emitter = ledger.dispatch.tasks.task_emitter(&held[0].lease);
+    let emitter = ledger.stage.tasks.task_emitter(&held[0].lease);
     ledger.complete(&held[0], json!(1)).await;
     ledger.settle("t").await;
-    let before = ledger.dispatch.tasks.task(&name("t"), "done").await.unwrap();
+    let before = ledger.stage.tasks.task(&name("t"), "done").await.unwrap();
     ledger.advance(5_000);
     let beat = json!({"requestId": "done", "effectiveUntil": 1, "heartbeatNumber": 9, "elapsedMs": 1, "workerId": "w", "processId": 1, "memoryUsage": {"rss": 1}});
     emitter.event("Task Heartbeat").entity("TASK", "done").properties(beat).emit().await.unwrap();
     let end = TaskEnd::TimedOut { timeout_ms: 10, elapsed_ms: 11, signal: Signal::Sigkill };
-    ledger.dispatch.tasks.end(&held[1].lease, end).await.unwrap();
+    ledger.stage.tasks.end(&held[1].lease, end).await.unwrap();
     ledger.settle("t").await;
-    assert_eq!(ledger.dispatch.tasks.task(&name("t"), "done").await.unwrap(), before);
+    assert_eq!(ledger.stage.tasks.task(&name("t"), "done").await.unwrap(), before);
     for (state, expected) in [
         (TaskState::Pending, &[][..]),
         (TaskState::Processing, &[]),
         (TaskState::Completed, &["done"]),
         (TaskState::Failed, &["slow"]),
     ] {
-        let page = ledger.dispatch.tasks.tasks(&name("t"), Some(state), 100, None).await.unwrap();
+        let page = ledger.stage.tasks.tasks(&name("t"), Some(state), 100, None).await.unwrap();
         let ids: Vec<&str> = page.items.iter().map(|task| task.request_id.as_str()).collect();
         assert_eq!(ids, expected, "{state:?}");
     }
@@ -257,7 +255,7 @@ async fn listing_three_running_tasks_beside_ten_thousand_finished_ones_reads_a_h
     ledger.advance(10_000);
     ledger.settle("t").await;
     ledger.store.embedded.reset_requests();
-    let page = ledger.dispatch.tasks.tasks(&name("t"), Some(TaskState::Processing), 100, None).await.unwrap();
+    let page = ledger.stage.tasks.tasks(&name("t"), Some(TaskState::Processing), 100, None).await.unwrap();
     let requests: u64 = ledger.store.embedded.requests().values().sum();
     assert_eq!((page.items.len(), requests), (3, 1));
     // The answer of the one request holds no more than was asked for.
@@ -279,7 +277,7 @@ async fn listing_three_running_tasks_beside_ten_thousand_finished_ones_reads_a_h
     let (mut seen, mut cursor) = (std::collections::BTreeSet::new(), None::<String>);
     loop {
         let page = ledger
-            .dispatch
+            .stage
             .tasks
             .tasks(&name("t"), Some(TaskState::Completed), 900, cursor.as_deref())
             .await
@@ -301,8 +299,8 @@ async fn a_submission_that_is_repeated_changes_nothing_and_one_that_differs_is_r
     let ledger = Ledger::start().await;
     let submit = |task: Value| {
         let task = serde_json::from_value(task).unwrap();
-        let (dispatch, emitter) = (ledger.dispatch.clone(), ledger.emitter("t"));
-        async move { dispatch.tasks.submit_task(&emitter, task).await }
+        let (stage, emitter) = (ledger.stage.clone(), ledger.emitter("t"));
+        async move { stage.tasks.submit_task(&emitter, task).await }
     };
     let task = json!({"name": "x", "requestId": "req-1", "input": {"a": 1}});
     assert!(!submit(task.clone()).await.unwrap().collapsed);
@@ -332,7 +330,7 @@ async fn a_terminal_event_of_another_system_ends_the_task_if_it_is_the_first() {
     emitter.event("Task Completed").entity("TASK", "req-1").properties(completed).emit().await.unwrap();
     ledger.settle("t").await;
     assert!(matches!(ledger.take(received, "worker-1").await, Err(Acquisition::Ended)));
-    assert_eq!(ledger.dispatch.tasks.task(&name("t"), "req-1").await.unwrap().state, TaskState::Completed);
+    assert_eq!(ledger.stage.tasks.task(&name("t"), "req-1").await.unwrap().state, TaskState::Completed);
 }
 
 #[tokio::test]
@@ -355,7 +353,7 @@ async fn a_row_that_another_process_has_folded_further_is_not_overwritten() {
     ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
     ledger.settle("t").await;
     let task = ledger.take_all().await;
-    let emitter = ledger.dispatch.tasks.task_emitter(&task[0].lease);
+    let emitter = ledger.stage.tasks.task_emitter(&task[0].lease);
     let started = json!({"requestId": "req-1", "effectiveUntil": 1, "workerId": "w", "processId": 1});
     emitter
         .event("Task Processing Started")
@@ -367,7 +365,7 @@ async fn a_row_that_another_process_has_folded_further_is_not_overwritten() {
     ledger.deliver().await;
     let other = another_process(&ledger).await;
     let (tenant, jobs) = (name("t"), name("jobs"));
-    let sleeper = ledger.dispatch.drains.drain(&tenant, &jobs, None);
+    let sleeper = ledger.stage.drains.drain(&tenant, &jobs, None);
     let awake = async {
         while puts.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
@@ -381,5 +379,5 @@ async fn a_row_that_another_process_has_folded_further_is_not_overwritten() {
     };
     let (slept, ()) = tokio::join!(sleeper, awake);
     slept.unwrap();
-    assert_eq!(ledger.dispatch.tasks.task(&tenant, "req-1").await.unwrap().state, TaskState::Completed);
+    assert_eq!(ledger.stage.tasks.task(&tenant, "req-1").await.unwrap().state, TaskState::Completed);
 }

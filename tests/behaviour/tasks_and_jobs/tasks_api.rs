@@ -22,7 +22,7 @@ async fn started(world: &World, lease: &TaskLease) {
         worker_id: lease.worker_id.clone(),
         process_id: 4711,
     };
-    let emitter = world.local.dispatch.tasks.task_emitter(lease);
+    let emitter = world.local.stage.tasks.task_emitter(lease);
     emitter.catalogued(lease.message.request_id.as_str(), started).emit().await.unwrap();
 }
 

@@ -114,11 +114,11 @@ async fn a_check_that_dies_after_its_claim_leaves_the_message_to_the_sweep_and_s
     ledger.messages_are_lost();
     ledger.advance(10 * DAY);
     down.store(true, Ordering::SeqCst);
-    let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+    let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
     assert_eq!((checked.enqueued_again, checked.trouble), (0, 1));
     down.store(false, Ordering::SeqCst);
     ledger.advance(120_000);
-    ledger.dispatch.sweep.sweep(None).await.unwrap();
+    ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(ledger.enqueued_again().await, 0, "the claim says that it was enqueued");
     let received = ledger.next_message().unwrap();
     assert!(ledger.next_message().is_none());
@@ -137,7 +137,7 @@ async fn a_task_whose_attempt_was_abandoned_is_enqueued_again_before_its_message
     }
     ledger.settle("t").await;
     for held in &held {
-        assert!(ledger.dispatch.tasks.abandon(&held.lease).await.unwrap());
+        assert!(ledger.stage.tasks.abandon(&held.lease).await.unwrap());
     }
     ledger.advance(2 * DAY);
     assert_eq!(ledger.enqueued_again().await, 0, "it was heard of two days ago");
@@ -161,12 +161,12 @@ async fn a_task_whose_worker_died_is_enqueued_again_after_the_message_that_was_s
     ledger.tell_started(&held).await;
     ledger.settle("t").await;
     ledger.advance(5 * MINUTE);
-    let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+    let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
     assert_eq!((checked.given_back, checked.enqueued_again), (1, 0));
     for round in 0..3 {
         assert_eq!(ledger.messages_are_lost(), 1, "round {round}");
         ledger.advance(10 * DAY);
-        let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+        let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
         assert_eq!((checked.given_back, checked.enqueued_again), (0, 1), "round {round}");
     }
     assert_eq!(ledger.take_all().await.remove(0).lease.attempt, 2);
@@ -184,7 +184,7 @@ async fn a_task_whose_worker_renews_its_lease_for_weeks_without_a_heartbeat_is_n
     for day in 1..=30 {
         ledger.advance(DAY);
         for held in &mut held {
-            assert!(ledger.dispatch.tasks.renew(&mut held.lease, EXTENSION).await.unwrap());
+            assert!(ledger.stage.tasks.renew(&mut held.lease, EXTENSION).await.unwrap());
         }
         assert_eq!(ledger.enqueued_again().await, 0, "day {day}");
         assert!(ledger.next_message().is_none(), "day {day}");
@@ -201,7 +201,7 @@ async fn a_refused_submission_leaves_the_kept_message_of_the_task_alone() {
         ledger.submit_task("t", asks_for("a")).await;
         ledger.submit_task("t", asks_for("a")).await;
         let other: TaskSubmission = serde_json::from_value(asks_for("b")).unwrap();
-        let refused = ledger.dispatch.tasks.submit_task(&ledger.emitter("t"), other).await;
+        let refused = ledger.stage.tasks.submit_task(&ledger.emitter("t"), other).await;
         assert!(matches!(refused, Err(ComponentError::Refused(_))), "{refused:?}");
     }
     ledger.settle("t").await;
@@ -211,7 +211,7 @@ async fn a_refused_submission_leaves_the_kept_message_of_the_task_alone() {
         assert_eq!(ledger.enqueued_again().await, 2, "round {round}");
     }
     for held in ledger.take_all().await {
-        let input = ledger.dispatch.tasks.input_of(&held.lease.message).await.unwrap();
+        let input = ledger.stage.tasks.input_of(&held.lease.message).await.unwrap();
         assert!(input["text"].as_str().unwrap().starts_with("aaa"), "{}", held.lease.message.request_id);
     }
 }
@@ -250,7 +250,7 @@ async fn a_task_waits_for_longer_than_its_events_are_kept_and_goes_after_its_end
         assert_eq!(ledger.enqueued_again().await, 4, "round {round}");
     }
     // Its events are gone, and its row is right all the same.
-    let verified = ledger.dispatch.verify.verify(&name("t"), true, &mut |_| {}).await.unwrap();
+    let verified = ledger.stage.verify.verify(&name("t"), true, &mut |_| {}).await.unwrap();
     let of_tasks = verified.differences.iter().filter(|found| found.entity_type == "TASK").count();
     assert_eq!(of_tasks, 0, "{:#?}", verified.differences);
     let held = ledger.take_all().await;
@@ -307,7 +307,7 @@ async fn a_row_that_a_fold_has_changed_meanwhile_is_skipped_without_an_error() {
     ledger.submit_task("t", json!({"name": "x", "requestId": "req-1"})).await;
     ledger.settle("t").await;
     ledger.advance(10 * DAY);
-    let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+    let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
     assert_eq!((checked.enqueued_again, checked.trouble), (1, 0));
 }
 
@@ -320,7 +320,7 @@ async fn an_unreadable_row_is_reported_and_looked_at_again_after_an_hour() {
     update.update_expression("REMOVE history").send().await.unwrap();
     ledger.advance(10 * DAY);
     for expected in [1, 0] {
-        let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+        let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
         assert_eq!((checked.enqueued_again, checked.trouble), (0, expected));
     }
 }
@@ -342,7 +342,7 @@ async fn fifty_tasks_that_fail_for_good_do_not_keep_the_one_behind_them_from_its
     ledger.messages_are_lost();
     ledger.advance(10 * DAY);
     let check = || async {
-        let checked = ledger.dispatch.health.check_health(&Thresholds::default()).await.unwrap();
+        let checked = ledger.stage.health.check_health(&Thresholds::default()).await.unwrap();
         (checked.enqueued_again, checked.trouble)
     };
     assert_eq!(check().await, (0, 50));
@@ -363,7 +363,7 @@ async fn a_check_whose_time_is_over_enqueues_some_and_the_next_checks_the_rest()
     ledger.advance(10 * DAY);
     for round in 0..4 {
         let over =
-            ledger.dispatch.health.check_health_until(&Thresholds::default(), Instant::now()).await.unwrap();
+            ledger.stage.health.check_health_until(&Thresholds::default(), Instant::now()).await.unwrap();
         assert_eq!(over.enqueued_again, usize::from(round < 3), "round {round}");
         ledger.advance(MINUTE);
     }
@@ -387,6 +387,6 @@ async fn a_large_input_is_kept_for_as_long_as_its_task_waits() {
         }
     }
     let held = ledger.take_all().await.remove(0);
-    let read = ledger.dispatch.tasks.input_of(&held.lease.message).await.unwrap();
+    let read = ledger.stage.tasks.input_of(&held.lease.message).await.unwrap();
     assert_eq!(Value::Object(read), input);
 }

@@ -27,7 +27,7 @@ fn task_file(text: &str) -> (TempDir, PathBuf) {
 async fn submit(world: &World, task: Value) -> String {
     let emitter = Emitter::new(world.clients(), &world.local.names, name("local"), name("shop"));
     let task = serde_json::from_value(task).unwrap();
-    world.local.dispatch.tasks.submit_task(&emitter, task).await.unwrap().request_id.to_string()
+    world.local.stage.tasks.submit_task(&emitter, task).await.unwrap().request_id.to_string()
 }
 
 /// Every event of a task, oldest first.
@@ -62,7 +62,7 @@ async fn queue_is_empty(world: &World) {
 
 async fn options(world: &World, file: &std::path::Path) -> WorkerOptions {
     WorkerOptions {
-        tasks: world.local.dispatch.tasks.clone(),
+        tasks: world.local.stage.tasks.clone(),
         sqs: world.clients().sqs.clone(),
         queue_url: QueueUrls::find(&world.clients().sqs, &world.local.names).await.unwrap().tasks,
         config: Config::read(file).unwrap(),

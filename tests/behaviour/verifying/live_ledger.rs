@@ -43,7 +43,7 @@ async fn events_that_the_drainer_has_not_passed_are_not_settled_and_no_differenc
     let faults: Vec<_> = faults.map(|fault| (fault.entity_id.as_str(), fault.difference.as_str())).collect();
     assert_eq!(faults, [("runs", "row-different"), ("waits", "row-missing")]);
     assert_eq!(verify(&ledger, true).await.count(Standing::Rebuilt), 2);
-    let runs = ledger.dispatch.tasks.task(&name("t"), "runs").await.unwrap();
+    let runs = ledger.stage.tasks.task(&name("t"), "runs").await.unwrap();
     assert_eq!(runs.worker_id.as_deref(), Some("w-1"));
     settle_all(&ledger, "t").await;
     agrees(&verify(&ledger, false).await);
@@ -54,8 +54,8 @@ async fn a_claim_of_a_moment_ago_is_under_way_and_one_that_never_arrives_is_a_di
     let ledger = some_work().await;
     let emitter = ledger.emitter("t");
     let more = json!([{"taskId": "more", "name": "x"}]);
-    ledger.dispatch.jobs.add_tasks(&emitter, "broken", serde_json::from_value(more).unwrap()).await.unwrap();
-    ledger.dispatch.jobs.resume_job(&emitter, "broken").await.unwrap();
+    ledger.stage.jobs.add_tasks(&emitter, "broken", serde_json::from_value(more).unwrap()).await.unwrap();
+    ledger.stage.jobs.resume_job(&emitter, "broken").await.unwrap();
     ledger.submit_job("t", "new", diamond()).await;
     let running = keys::task_record("t", "runs", 1);
     set(&ledger, &running, "phase", text("ended")).await;
@@ -143,7 +143,7 @@ async fn work_that_goes_on_while_it_is_compared_is_no_fault_and_nothing_of_it_is
             assert!(verified.agrees(), "{verified:#?}");
             assert_eq!(verified.count(Standing::Rebuilt), 0, "{verified:#?}");
             times += 1;
-            if ledger.dispatch.jobs.job(&name("t"), "job-4").await.is_ok_and(|job| job.job.job.done == 5) {
+            if ledger.stage.jobs.job(&name("t"), "job-4").await.is_ok_and(|job| job.job.job.done == 5) {
                 return times;
             }
         }
@@ -197,7 +197,7 @@ async fn expired_records_are_no_difference() {
     set(&ledger, &row("long"), "history", text(&completed.replace("Task Completed", "Task Failed"))).await;
     assert_eq!(found(&verify(&ledger, true).await), [("long", "row-different", Standing::Rebuilt)]);
     assert_eq!(
-        ledger.dispatch.tasks.task(&name("t"), "long").await.unwrap().pending_at,
+        ledger.stage.tasks.task(&name("t"), "long").await.unwrap().pending_at,
         Some(at(4_000_000_000_000))
     );
     agrees(&verify(&ledger, false).await);

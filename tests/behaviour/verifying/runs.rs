@@ -82,7 +82,7 @@ async fn a_run_record_that_differs_from_its_log_is_rebuilt() {
     assert_eq!(found(&verified), [(run_id.as_str(), "run-record-different", Standing::Rebuilt)]);
     agrees(&verify(&ledger, false).await);
     let listed =
-        ledger.dispatch.runs.runs(&name("t"), Some(ledgerline_event::RunState::Running), 10, None).await;
+        ledger.stage.runs.runs(&name("t"), Some(ledgerline_event::RunState::Running), 10, None).await;
     assert_eq!(listed.unwrap().items.len(), 1);
 }
 

@@ -66,15 +66,11 @@ async fn an_hour_of_sweeps(slack_is_down: bool) -> Hour {
         ledger_flag: "--stage test".into(),
         clock: clock.clone(),
     };
-    let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
+    let stage = Stage::new(&store.clients, &store.names, options).unwrap();
     let tenants: Vec<String> = (0..8).map(|n| format!("tenant-{n}")).collect();
     for tenant in &tenants {
         let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
-        dispatch
-            .registry()
-            .register(&name(tenant), &serde_json::from_value(workflow).unwrap())
-            .await
-            .unwrap();
+        stage.registry().register(&name(tenant), &serde_json::from_value(workflow).unwrap()).await.unwrap();
         for subscription in [
             json!({"eventTypeGlob": "*", "workflowType": "w"}),
             json!({"eventTypeGlob": "*", "workflowType": "w", "drainerId": "timeline"}),
@@ -83,7 +79,7 @@ async fn an_hour_of_sweeps(slack_is_down: bool) -> Hour {
             // It is parked at once.
             json!({"eventTypeGlob": "*", "workflowType": "w", "inputMapper": {"x": "$.payload.none"}}),
         ] {
-            dispatch
+            stage
                 .registry()
                 .subscribe(&name(tenant), serde_json::from_value(subscription).unwrap())
                 .await
@@ -103,9 +99,9 @@ async fn an_hour_of_sweeps(slack_is_down: bool) -> Hour {
         // The stream wakes the dispatcher for some of them.
         let woken = tenants.iter().take(4).map(|tenant| name(tenant)).collect();
         let wakes_at = Instant::now();
-        dispatch.sweep.wake(woken, Some(wakes_at + Duration::from_secs(30))).await.unwrap();
+        stage.sweep.wake(woken, Some(wakes_at + Duration::from_secs(30))).await.unwrap();
         wakes.push(wakes_at.elapsed());
-        dispatch.sweep.sweep(None).await.unwrap();
+        stage.sweep.sweep(None).await.unwrap();
         sweeps.push((began_at, simulation.take_sent().len()));
     }
     let told = told.lock().unwrap().len();
@@ -135,16 +131,12 @@ async fn dispatcher(store: &Store, tenants: &[&str]) -> Stage {
         ledger_flag: "--stage test".into(),
         clock: clock.clone(),
     };
-    let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
+    let stage = Stage::new(&store.clients, &store.names, options).unwrap();
     for tenant in tenants {
         let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
-        dispatch
-            .registry()
-            .register(&name(tenant), &serde_json::from_value(workflow).unwrap())
-            .await
-            .unwrap();
+        stage.registry().register(&name(tenant), &serde_json::from_value(workflow).unwrap()).await.unwrap();
         let subscription = json!({"eventTypeGlob": "*", "workflowType": "w"});
-        dispatch
+        stage
             .registry()
             .subscribe(&name(tenant), serde_json::from_value(subscription).unwrap())
             .await
@@ -152,24 +144,24 @@ async fn dispatcher(store: &Store, tenants: &[&str]) -> Stage {
         let event = admitted(event(tenant, "e1", clock()));
         store.saver().save(&[event], clock()).await.pop().unwrap().unwrap();
     }
-    dispatch
+    stage
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sweep_ends_in_time_though_the_bus_answers_no_claim() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);
-    let dispatch = dispatcher(&store, &["a", "b", "c"]).await;
+    let stage = dispatcher(&store, &["a", "b", "c"]).await;
     store.set_conditions(Arc::new(|request: &Request| {
         ((request.operation == "PutEvents").then(|| Duration::from_secs(3_600)), None)
     }));
     // A process that dies leaves claims.
     let tenants: BTreeSet<_> = ["a", "b", "c"].map(name).into();
-    let killed = tokio::time::timeout(Duration::from_secs(20), dispatch.sweep.wake(tenants, None)).await;
+    let killed = tokio::time::timeout(Duration::from_secs(20), stage.sweep.wake(tenants, None)).await;
     assert!(killed.is_err());
     tokio::time::sleep(Duration::from_secs(120)).await;
     let began = Instant::now();
-    dispatch.sweep.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
+    stage.sweep.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
     assert!(began.elapsed() <= Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -177,12 +169,12 @@ async fn a_sweep_ends_in_time_though_the_bus_answers_no_claim() {
 async fn a_wake_up_that_holds_the_lease_waits_for_a_slow_bus_and_starts_its_task() {
     let store = Store::start().await;
     let mut simulation = Simulation::new(&store, 1);
-    let dispatch = dispatcher(&store, &["a"]).await;
+    let stage = dispatcher(&store, &["a"]).await;
     store.set_conditions(Arc::new(|request: &Request| {
         ((request.operation == "PutEvents").then(|| Duration::from_secs(4)), None)
     }));
     let deadline = Instant::now() + Duration::from_secs(30);
-    let woken = dispatch.sweep.wake(BTreeSet::from([name("a")]), Some(deadline)).await.unwrap();
+    let woken = stage.sweep.wake(BTreeSet::from([name("a")]), Some(deadline)).await.unwrap();
     assert_eq!((woken.trouble, simulation.take_sent().len()), (0, 1), "{woken:?}");
 }
 
@@ -190,13 +182,13 @@ async fn a_wake_up_that_holds_the_lease_waits_for_a_slow_bus_and_starts_its_task
 async fn a_sweep_ends_in_time_though_it_cannot_see_which_drainers_stand_still() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);
-    let dispatch = dispatcher(&store, &["a", "b", "c"]).await;
+    let stage = dispatcher(&store, &["a", "b", "c"]).await;
     store.set_conditions(Arc::new(|request: &Request| {
         let hangs = request.operation == "GetItem" && request.about.contains("DRAIN#");
         (hangs.then(|| Duration::from_secs(3_600)), None)
     }));
     let began = Instant::now();
-    dispatch.sweep.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
+    stage.sweep.sweep(Some(began + Duration::from_secs(10))).await.unwrap();
     assert!(began.elapsed() <= Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
@@ -204,7 +196,7 @@ async fn a_sweep_ends_in_time_though_it_cannot_see_which_drainers_stand_still() 
 async fn a_health_check_ends_in_time_though_the_tasks_of_a_tenant_cannot_be_listed() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);
-    let dispatch = dispatcher(&store, &["a"]).await;
+    let stage = dispatcher(&store, &["a"]).await;
     for tenant in ["a", "b", "c"] {
         store.control().put(&keys::busy_mark(tenant), &json!({"stamp": 1})).unwrap().send().await.unwrap();
     }
@@ -214,7 +206,7 @@ async fn a_health_check_ends_in_time_though_the_tasks_of_a_tenant_cannot_be_list
     }));
     let began = Instant::now();
     let deadline = began + Duration::from_secs(10);
-    let checked = dispatch.health.check_health_until(&Thresholds::default(), deadline).await.unwrap();
+    let checked = stage.health.check_health_until(&Thresholds::default(), deadline).await.unwrap();
     assert_eq!((checked.tenants, checked.trouble), (3, 1));
     assert!(began.elapsed() <= Duration::from_secs(25), "{:?}", began.elapsed());
 }
@@ -223,7 +215,7 @@ async fn a_health_check_ends_in_time_though_the_tasks_of_a_tenant_cannot_be_list
 async fn a_sender_hears_no_error_of_an_accepted_event_though_a_run_that_waits_is_throttled() {
     let store = Store::start().await;
     let _simulation = Simulation::new(&store, 1);
-    let dispatch = dispatcher(&store, &[]).await;
+    let stage = dispatcher(&store, &[]).await;
     let clock: Clock = Arc::new(|| at(BEGINNING));
     let emitter = Emitter::with_clock(&store.clients, &store.names, name("t"), name("test"), clock);
     for (event_type, correlation_id, data) in [
@@ -237,7 +229,7 @@ async fn a_sender_hears_no_error_of_an_accepted_event_though_a_run_that_waits_is
     ] {
         let event = json!({"eventType": event_type, "correlationId": correlation_id, "eventData": data});
         let event = serde_json::from_value(event).unwrap();
-        Box::pin(dispatch.external_runs.append_external(&emitter, "r", event)).await.unwrap();
+        Box::pin(stage.external_runs.append_external(&emitter, "r", event)).await.unwrap();
     }
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
@@ -250,7 +242,7 @@ async fn a_sender_hears_no_error_of_an_accepted_event_though_a_run_that_waits_is
         (None, calls.then(|| Response::error(request.service, 400, code, "simulated")))
     }));
     let event = json!({"event": "paid", "match": {"order": 1}});
-    let sent = dispatch.events.send_event(&emitter, serde_json::from_value(event).unwrap(), None).await;
+    let sent = stage.events.send_event(&emitter, serde_json::from_value(event).unwrap(), None).await;
     assert!(sent.is_ok(), "{sent:?}");
     let calls = calls.load(Ordering::SeqCst);
     assert!((2..=50).contains(&calls), "it was called {calls} times: patience within patience");

@@ -171,9 +171,9 @@ async fn pending_alerts(store: &Store) -> usize {
 }
 
 /// Some subscriptions. If they are `changing`, the first alone is sure to stay as it is.
-async fn subscribe(dispatch: &Stage, random: &mut Rng, changing: bool) -> Vec<Subscribed> {
+async fn subscribe(stage: &Stage, random: &mut Rng, changing: bool) -> Vec<Subscribed> {
     let tenant = name(TENANT);
-    dispatch.registry().register(&tenant, &workflow("w")).await.unwrap();
+    stage.registry().register(&tenant, &workflow("w")).await.unwrap();
     let mut subscribed = Vec::new();
     for (wants, definition) in [
         (Wants::Prices, json!({"eventTypeGlob": "price.*", "workflowType": "w"})),
@@ -195,7 +195,7 @@ async fn subscribe(dispatch: &Stage, random: &mut Rng, changing: bool) -> Vec<Su
         new.drainer_id = Some(name(drainer));
         let halts = wants == Wants::Later && random.u8(..4) == 0;
         new.on_failure = halts.then_some(OnFailure::Halt);
-        let id = dispatch.registry().subscribe(&tenant, new).await.unwrap().subscription_id;
+        let id = stage.registry().subscribe(&tenant, new).await.unwrap().subscription_id;
         subscribed.push(Subscribed {
             id,
             drainer,
@@ -305,8 +305,8 @@ async fn history(store: &Store, seed: u64) {
             }
         }
         if registers == Some(steps) {
-            let dispatch = processes[0].0.clone();
-            dispatch.registry().register(&name(TENANT), &workflow("later")).await.unwrap();
+            let stage = processes[0].0.clone();
+            stage.registry().register(&name(TENANT), &workflow("later")).await.unwrap();
             ledger.registered = true;
         }
         if changing && !calm && random.u8(..30) == 0 {
@@ -333,20 +333,20 @@ async fn history(store: &Store, seed: u64) {
         if !calm && simulation.live() < drains && random.u8(..12) == 0 {
             started += 1;
             let which = random.usize(..processes.len());
-            let dispatch = processes[which].0.clone();
+            let stage = processes[which].0.clone();
             let actor = format!("process-{which}-{started}");
             let told = told.clone();
             let drainer = DRAINERS[usize::from(random.u8(..4) == 0)];
             match random.u8(..20) {
                 0..8 if ledger.old_drainers => {
-                    let old = OldDrainer::new(store, dispatch, simulation.clock(processes[which].1));
+                    let old = OldDrainer::new(store, stage, simulation.clock(processes[which].1));
                     // What it leaves undone, its mark brings to the others.
                     simulation.spawn(actor, async move { drop(old.drain(drainer).await) });
                 }
                 0..15 => {
                     let promised: BTreeSet<String> = ledger.acknowledged.clone();
                     simulation.spawn(actor, async move {
-                        match dispatch.drains.drain(&name(TENANT), &name(drainer), None).await {
+                        match stage.drains.drain(&name(TENANT), &name(drainer), None).await {
                             Ok(drained) if drained.skipped_due_to_lock => {
                                 told.borrow_mut().push(Told::Skipped { drainer, promised });
                             }
@@ -358,7 +358,7 @@ async fn history(store: &Store, seed: u64) {
                 15..18 => {
                     sweeps.push(actor.clone());
                     simulation.spawn(actor, async move {
-                        if dispatch.sweep.sweep(None).await.is_err() {
+                        if stage.sweep.sweep(None).await.is_err() {
                             let failed = |drainer| told.borrow_mut().push(Told::Failed { drainer });
                             DRAINERS.into_iter().for_each(failed);
                         }
@@ -374,12 +374,12 @@ async fn history(store: &Store, seed: u64) {
                     simulation.spawn(actor, async move {
                         let tenant = name(TENANT);
                         // Refused if it lies ahead, or if a drain moved the cursor meanwhile.
-                        if let Ok(plan) = dispatch
+                        if let Ok(plan) = stage
                             .drains
                             .plan_rewind(&tenant, drainer, &to.to_string(), missing_only, false)
                             .await
                         {
-                            let _ = dispatch.drains.rewind(&tenant, &plan).await;
+                            let _ = stage.drains.rewind(&tenant, &plan).await;
                         }
                     });
                 }
@@ -392,7 +392,7 @@ async fn history(store: &Store, seed: u64) {
             if let Some(start) = random.choice(&parked).cloned() {
                 started += 1;
                 let which = random.usize(..processes.len());
-                let dispatch = processes[which].0.clone();
+                let stage = processes[which].0.clone();
                 let drops = random.bool();
                 let about = (start.subscription_id.to_string(), start.event_place.clone());
                 if drops { &mut ledger.dropped } else { &mut ledger.by_hand }.insert(about);
@@ -400,8 +400,8 @@ async fn history(store: &Store, seed: u64) {
                 simulation.spawn(format!("process-{which}-{started}"), async move {
                     // Refused if it is settled by then, or fails again.
                     let _ = match drops {
-                        true => dispatch.drains.drop_parked(&name(TENANT), &start.id).await.map(drop),
-                        false => dispatch.drains.retry(&name(TENANT), &start.id).await.map(drop),
+                        true => stage.drains.drop_parked(&name(TENANT), &start.id).await.map(drop),
+                        false => stage.drains.retry(&name(TENANT), &start.id).await.map(drop),
                     };
                 });
             }
@@ -471,9 +471,9 @@ async fn history(store: &Store, seed: u64) {
             }
             // The first sweep is the one that visits every tenant.
             simulation.advance(if idle_rounds == 1 { 3_600_000 } else { 120_000 }).await;
-            let dispatch = processes[0].0.clone();
+            let stage = processes[0].0.clone();
             simulation.spawn(format!("sweep-{idle_rounds}"), async move {
-                dispatch.sweep.sweep(None).await.unwrap();
+                stage.sweep.sweep(None).await.unwrap();
             });
         }
     }

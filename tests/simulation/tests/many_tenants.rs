@@ -60,17 +60,13 @@ async fn waves(count: usize, batch: usize, troubled: &BTreeSet<String>) -> Start
         ledger_flag: "--stage test".into(),
         clock: clock.clone(),
     };
-    let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
+    let stage = Stage::new(&store.clients, &store.names, options).unwrap();
     let workflow = json!({"workflowType": "w", "kind": "task", "createdAt": BEGINNING});
     for number in 0..count {
         let tenant = name(&tenant(number));
-        dispatch
-            .registry()
-            .register(&tenant, &serde_json::from_value(workflow.clone()).unwrap())
-            .await
-            .unwrap();
+        stage.registry().register(&tenant, &serde_json::from_value(workflow.clone()).unwrap()).await.unwrap();
         let subscription = json!({"eventTypeGlob": "price.*", "workflowType": "w"});
-        dispatch.registry().subscribe(&tenant, serde_json::from_value(subscription).unwrap()).await.unwrap();
+        stage.registry().subscribe(&tenant, serde_json::from_value(subscription).unwrap()).await.unwrap();
     }
     let starts: Arc<Mutex<Starts>> = Arc::default();
     let wave: Arc<Mutex<(usize, Instant)>> = Arc::new(Mutex::new((0, began)));
@@ -107,14 +103,14 @@ async fn waves(count: usize, batch: usize, troubled: &BTreeSet<String>) -> Start
         // The last wave's wake-ups are lost.
         if number < 2 {
             let lanes = (0..LANES).map(|lane| {
-                let dispatch = &dispatch;
+                let stage = &stage;
                 async move {
                     let mine: Vec<String> =
                         (0..count).filter(|number| number % LANES == lane).map(tenant).collect();
                     for batch in mine.chunks(batch) {
                         let tenants = batch.iter().map(|tenant| name(tenant)).collect();
                         let deadline = Instant::now() + Duration::from_secs(30);
-                        let woken = dispatch.sweep.wake(tenants, Some(deadline)).await.unwrap();
+                        let woken = stage.sweep.wake(tenants, Some(deadline)).await.unwrap();
                         // Else the stream brings the batch again and again, and nothing behind it.
                         assert!(woken.unmarked.is_empty(), "{:?}", woken.unmarked);
                     }
@@ -125,7 +121,7 @@ async fn waves(count: usize, batch: usize, troubled: &BTreeSet<String>) -> Start
         // Sweeps as on AWS.
         for sweep in 1..=SWEEPS {
             tokio::time::sleep_until(tick + sweep * SWEEP_EVERY).await;
-            dispatch.sweep.sweep(None).await.unwrap();
+            stage.sweep.sweep(None).await.unwrap();
         }
     }
     starts.lock().unwrap().clone()

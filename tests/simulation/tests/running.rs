@@ -46,7 +46,7 @@ const MOST_ROUNDS: u64 = 400;
 
 /// A process that executes runs, and does all else besides.
 struct Process {
-    dispatch: Stage,
+    stage: Stage,
     runner: Runner,
     skew_ms: i64,
 }
@@ -71,10 +71,10 @@ impl Process {
             ledger_flag: "--stage test".into(),
             clock: simulation.clock(skew_ms),
         };
-        let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
+        let stage = Stage::new(&store.clients, &store.names, options).unwrap();
         let options = RunnerOptions { lease_ms: LEASE_MS, patience_ms };
-        let runner = Runner::new(dispatch.clone(), workflows(book), options);
-        Self { dispatch, runner, skew_ms }
+        let runner = Runner::new(stage.clone(), workflows(book), options);
+        Self { stage, runner, skew_ms }
     }
 }
 
@@ -136,8 +136,8 @@ impl<'s> History<'s> {
             let began = json!({ "at": BEGINNING - 7_200_000 });
             store.control().put_new(&keys::sent_order_began(), &began).await.unwrap();
         }
-        let waiting = scenario.subscribe(&processes[0].dispatch).await;
-        let observed = ObservedRuns::new(store, processes[0].dispatch.clone());
+        let waiting = scenario.subscribe(&processes[0].stage).await;
+        let observed = ObservedRuns::new(store, processes[0].stage.clone());
         Self {
             store,
             simulation,
@@ -192,10 +192,9 @@ impl<'s> History<'s> {
             quiet = if unrest.is_none() { quiet + 1 } else { 0 };
             if quiet > 1 {
                 let runner = &self.processes[0].runner;
-                let dispatch = &self.processes[0].dispatch;
+                let stage = &self.processes[0].stage;
                 let (scenario, acknowledged, book) = (&self.scenario, &self.acknowledged, &self.book);
-                let checks =
-                    FinalChecks { store: self.store, dispatch, runner, scenario, acknowledged, book };
+                let checks = FinalChecks { store: self.store, stage, runner, scenario, acknowledged, book };
                 checks.check(&mut self.observed).await;
                 if self.observed.runs.values().all(|known| known.has_ended()) {
                     return;

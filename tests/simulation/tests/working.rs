@@ -119,7 +119,7 @@ struct Ran {
 
 /// A worker with one message: takes it, works for a while, ends it. Whatever goes wrong, it leaves the rest to others.
 struct Worker {
-    dispatch: Stage,
+    stage: Stage,
     sqs: aws_sdk_sqs::Client,
     tasks: String,
     dead_letters: String,
@@ -148,7 +148,7 @@ impl Worker {
     async fn bury_the_dead(self) -> Result<(), ComponentError> {
         let Some(received) = self.receive(&self.dead_letters).await else { return Ok(()) };
         let body = received.body().unwrap();
-        self.dispatch.tasks.end_dead_letter(&TaskMessage::parse(body).unwrap(), body).await?;
+        self.stage.tasks.end_dead_letter(&TaskMessage::parse(body).unwrap(), body).await?;
         self.delete(&self.dead_letters, &received).await;
         Ok(())
     }
@@ -158,14 +158,14 @@ impl Worker {
         let body = received.body().unwrap().to_owned();
         let message = TaskMessage::parse(&body).unwrap();
         let attempts = message.max_attempts.unwrap();
-        match self.dispatch.tasks.acquire(&message, &body, "worker", EXTENSION, attempts).await? {
+        match self.stage.tasks.acquire(&message, &body, "worker", EXTENSION, attempts).await? {
             Acquisition::Held { .. } => Ok(()),
             Acquisition::Ended => {
                 self.delete(&self.tasks, &received).await;
                 Ok(())
             }
             Acquisition::Exhausted { .. } => {
-                self.dispatch.tasks.dead_letter(&message, &body).await?;
+                self.stage.tasks.dead_letter(&message, &body).await?;
                 self.delete(&self.tasks, &received).await;
                 Ok(())
             }
@@ -205,23 +205,23 @@ impl Worker {
             request_id: message.request_id.to_string(),
             generation: message.generation,
             attempt: lease.attempt,
-            input: Value::Object(self.dispatch.tasks.input_of(&message).await?),
+            input: Value::Object(self.stage.tasks.input_of(&message).await?),
         };
         self.ran.borrow_mut().push(ran);
         let started = json!({ "requestId": message.request_id, "jobId": message.job_id, "effectiveUntil": 1, "workerId": "w", "processId": 1 });
-        let emitter = self.dispatch.tasks.task_emitter(&lease);
+        let emitter = self.stage.tasks.task_emitter(&lease);
         let about = |kind: &str| emitter.event(kind).entity("TASK", message.request_id.as_str());
         let _ = about("Task Processing Started").properties(started).emit().await;
         if self.random.u8(..8) == 0 {
             self.lets_go(&run, &lease);
-            self.dispatch.tasks.abandon(&lease).await?;
+            self.stage.tasks.abandon(&lease).await?;
             return Ok(false);
         }
         for _ in 0..self.random.u8(..3) {
             // Some sleep past their lease.
             tokio::time::sleep(Duration::from_secs(self.random.u64(..50))).await;
             if self.random.bool() {
-                if !self.dispatch.tasks.renew(&mut lease, EXTENSION).await? {
+                if !self.stage.tasks.renew(&mut lease, EXTENSION).await? {
                     return Ok(false);
                 }
                 self.renewed(&run, &lease);
@@ -236,11 +236,11 @@ impl Worker {
         };
         if passing {
             self.lets_go(&run, &lease);
-            if !self.dispatch.tasks.release(&lease, "ECONNRESET", ErrorCategory::Network).await? {
+            if !self.stage.tasks.release(&lease, "ECONNRESET", ErrorCategory::Network).await? {
                 return Ok(false);
             }
             if lease.is_last {
-                self.dispatch.tasks.dead_letter(&message, body).await?;
+                self.stage.tasks.dead_letter(&message, body).await?;
             }
             return Ok(lease.is_last);
         }
@@ -258,7 +258,7 @@ impl Worker {
                 usage: None,
             },
         };
-        Ok(self.dispatch.tasks.end(&lease, end).await? == EndAnswer::Done)
+        Ok(self.stage.tasks.end(&lease, end).await? == EndAnswer::Done)
     }
 }
 
@@ -334,11 +334,11 @@ async fn history(store: &Store, seed: u64) {
         {
             started += 1;
             let which = random.usize(..processes.len());
-            let dispatch = processes[which].0.clone();
+            let stage = processes[which].0.clone();
             let actor = format!("process-{which}-{started}");
             let (told, emitter) = (told.clone(), emitter(simulation.clock(processes[which].1)));
             let worker = Worker {
-                dispatch: dispatch.clone(),
+                stage: stage.clone(),
                 sqs: store.clients.sqs.clone(),
                 tasks: tasks.clone(),
                 dead_letters: dead_letters.clone(),
@@ -352,7 +352,7 @@ async fn history(store: &Store, seed: u64) {
                     let job: JobSubmission =
                         serde_json::from_value(json!({ "jobId": JOB, "tasks": plan.tasks })).unwrap();
                     simulation.spawn(actor, async move {
-                        if dispatch.jobs.submit_job(&emitter, job).await.is_ok() {
+                        if stage.jobs.submit_job(&emitter, job).await.is_ok() {
                             told.borrow_mut().push(Told::Submitted);
                         }
                     });
@@ -360,7 +360,7 @@ async fn history(store: &Store, seed: u64) {
                 3 if submitted && !added => {
                     let tasks = serde_json::from_value(plan.added.clone()).unwrap();
                     simulation.spawn(actor, async move {
-                        match dispatch.jobs.add_tasks(&emitter, JOB, tasks).await {
+                        match stage.jobs.add_tasks(&emitter, JOB, tasks).await {
                             Ok(_) => told.borrow_mut().push(Told::Added),
                             // Added by an attempt whose answer was lost; or too late.
                             Err(ComponentError::Invalid(invalid)) => {
@@ -376,14 +376,14 @@ async fn history(store: &Store, seed: u64) {
                     });
                 }
                 4 if random.u8(..3) == 0 => simulation.spawn(actor, async move {
-                    let _ = dispatch.jobs.resume_job(&emitter, JOB).await;
+                    let _ = stage.jobs.resume_job(&emitter, JOB).await;
                 }),
-                5 if !calm => simulation.spawn(actor, async move { drop(dispatch.sweep.sweep(None).await) }),
+                5 if !calm => simulation.spawn(actor, async move { drop(stage.sweep.sweep(None).await) }),
                 6..10 => {
                     undrained = false;
                     let drainer = if subscribed && random.u8(..3) == 0 { "workflow_runner" } else { "jobs" };
                     simulation.spawn(actor, async move {
-                        let _ = dispatch.drains.drain(&name(TENANT), &name(drainer), None).await;
+                        let _ = stage.drains.drain(&name(TENANT), &name(drainer), None).await;
                     });
                 }
                 10..18 => simulation.spawn(actor, async move { drop(Box::pin(worker.work()).await) }),
@@ -451,12 +451,12 @@ async fn history(store: &Store, seed: u64) {
                 break;
             }
             simulation.advance(if idle_rounds == 1 { 3_600_000 } else { 60_000 }).await;
-            let dispatch = processes[0].0.clone();
+            let stage = processes[0].0.clone();
             let emitter = emitter(simulation.clock(processes[0].1));
             simulation.spawn(format!("sweep-{idle_rounds}"), async move {
-                dispatch.sweep.sweep(None).await.unwrap();
+                stage.sweep.sweep(None).await.unwrap();
                 if job.is_ok_and(|job| job.job.state == JobState::Failed) {
-                    let _ = dispatch.jobs.resume_job(&emitter, JOB).await;
+                    let _ = stage.jobs.resume_job(&emitter, JOB).await;
                 }
             });
         }

@@ -12,7 +12,7 @@ use crate::{Held, Item, Ledger, name, scan};
 impl Ledger {
     /// How many tasks a health check enqueues again.
     pub async fn enqueued_again(&self) -> usize {
-        self.dispatch.health.check_health(&Thresholds::default()).await.unwrap().enqueued_again
+        self.stage.health.check_health(&Thresholds::default()).await.unwrap().enqueued_again
     }
 
     /// What SQS does after 14 days.
@@ -35,7 +35,7 @@ impl Ledger {
             worker_id: held.lease.worker_id.clone(),
             process_id: 7,
         };
-        let emitter = self.dispatch.tasks.task_emitter(&held.lease);
+        let emitter = self.stage.tasks.task_emitter(&held.lease);
         emitter.catalogued(request_id.as_str(), started).emit().await.unwrap();
     }
 
@@ -54,7 +54,7 @@ impl Ledger {
                 saver.save(&[admitted], self.now()).await.pop().unwrap().unwrap();
                 store.embedded.queues().delete(queue, &message.receipt).unwrap();
             }
-            self.dispatch.drains.drain(&name("t"), &name("jobs"), None).await.unwrap();
+            self.stage.drains.drain(&name("t"), &name("jobs"), None).await.unwrap();
             if messages.is_empty() {
                 return;
             }

@@ -31,7 +31,7 @@ pub struct Ledger {
     /// The clock, which only the test moves.
     pub time: Arc<AtomicU64>,
     /// The code under test.
-    pub dispatch: Stage,
+    pub stage: Stage,
 }
 
 impl Ledger {
@@ -67,8 +67,8 @@ impl Ledger {
             ledger_flag: "--stage test".into(),
             clock,
         };
-        let dispatch = Stage::new(&store.clients, &store.names, options).unwrap();
-        Self { store, time, dispatch }
+        let stage = Stage::new(&store.clients, &store.names, options).unwrap();
+        Self { store, time, stage }
     }
 
     /// The clock that the test moves.
@@ -91,13 +91,13 @@ impl Ledger {
         let mut definition = definition;
         definition["createdAt"] = json!(self.now());
         let workflow_type: WorkflowType = serde_json::from_value(definition).unwrap();
-        self.dispatch.registry().register(&name(tenant), &workflow_type).await.unwrap();
+        self.stage.registry().register(&name(tenant), &workflow_type).await.unwrap();
     }
 
     /// Makes a subscription, and answers its id.
     pub async fn subscribe(&self, tenant: &str, subscription: Value) -> Name {
         let new: NewSubscription = serde_json::from_value(subscription).unwrap();
-        self.dispatch.registry().subscribe(&name(tenant), new).await.unwrap().subscription_id
+        self.stage.registry().subscribe(&name(tenant), new).await.unwrap().subscription_id
     }
 
     /// Saves an event, past bus and queue.
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// One visit of the drainer `workflow_runner`.
     pub async fn drain(&self, tenant: &str) -> Drained {
-        self.dispatch.drains.drain(&name(tenant), &name("workflow_runner"), None).await.unwrap()
+        self.stage.drains.drain(&name(tenant), &name("workflow_runner"), None).await.unwrap()
     }
 
     /// Saves what is on the bus, as the saver would. Answers how many events that were.

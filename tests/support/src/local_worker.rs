@@ -16,7 +16,7 @@ pub async fn take(world: &World) -> TaskLease {
         let message = TaskMessage::parse(&received.body).unwrap();
         let taken = world
             .local
-            .dispatch
+            .stage
             .tasks
             .acquire(&message, &received.body, "worker-1", EXTENSION, 3)
             .await
@@ -30,17 +30,11 @@ pub async fn take(world: &World) -> TaskLease {
 /// Ends a task with an output.
 pub async fn complete(world: &World, lease: &TaskLease, output: Value) {
     let end = TaskEnd::Completed { output, duration_ms: 7, exit_code: 0, usage: None };
-    world.local.dispatch.tasks.end(lease, end).await.unwrap();
+    world.local.stage.tasks.end(lease, end).await.unwrap();
 }
 
 /// Ends a task for good.
 pub async fn fail(world: &World, lease: &TaskLease) {
     let category = ledgerline_event::catalogue::ErrorCategory::Auth;
-    world
-        .local
-        .dispatch
-        .tasks
-        .end(lease, TaskEnd::Failed { error: "no key".into(), category })
-        .await
-        .unwrap();
+    world.local.stage.tasks.end(lease, TaskEnd::Failed { error: "no key".into(), category }).await.unwrap();
 }

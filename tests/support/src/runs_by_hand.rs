@@ -15,7 +15,7 @@ impl Ledger {
     /// A runner of these workflows.
     pub fn runner(&self, workflows: Workflows) -> Runner {
         Runner::new(
-            self.dispatch.clone(),
+            self.stage.clone(),
             workflows,
             RunnerOptions { patience_ms: 0, ..RunnerOptions::default() },
         )
@@ -25,7 +25,7 @@ impl Ledger {
     pub async fn start_run(&self, workflow: &str, input: Value) -> Name {
         let run: RunSubmission =
             serde_json::from_value(json!({ "workflow": workflow, "input": input })).unwrap();
-        self.dispatch.runs.start_run(&self.emitter(TENANT), run).await.unwrap().run_id
+        self.stage.runs.start_run(&self.emitter(TENANT), run).await.unwrap().run_id
     }
 
     /// The next message for a runner.
@@ -47,7 +47,7 @@ impl Ledger {
 
     /// A run as the API shows it.
     pub async fn run(&self, run_id: &str) -> RunDetails {
-        self.dispatch.runs.run(&name(TENANT), run_id).await.unwrap()
+        self.stage.runs.run(&name(TENANT), run_id).await.unwrap()
     }
 
     /// The state of a run.
@@ -57,7 +57,7 @@ impl Ledger {
 
     /// The log of a run.
     pub async fn log(&self, run_id: &str) -> Vec<LogEvent> {
-        self.dispatch.runs.run_events(&name(TENANT), run_id).await.unwrap()
+        self.stage.runs.run_events(&name(TENANT), run_id).await.unwrap()
     }
 
     /// Every event of a run that the ledger has, by the time line: one that is there twice is here twice.
@@ -105,7 +105,7 @@ impl Ledger {
                 return state;
             }
             self.advance(61_000);
-            self.dispatch.run_sweep.sweep_runs().await.unwrap();
+            self.stage.run_sweep.sweep_runs().await.unwrap();
         }
         panic!("{run_id} has not ended: {:?}", self.run(run_id).await);
     }

@@ -34,13 +34,13 @@ impl Ledger {
     /// Submits a job, and answers its id.
     pub async fn submit_job(&self, tenant: &str, job_id: &str, tasks: Value) -> Name {
         let job: JobSubmission = serde_json::from_value(json!({ "jobId": job_id, "tasks": tasks })).unwrap();
-        self.dispatch.jobs.submit_job(&self.emitter(tenant), job).await.unwrap().job_id
+        self.stage.jobs.submit_job(&self.emitter(tenant), job).await.unwrap().job_id
     }
 
     /// Submits a task, and answers its id.
     pub async fn submit_task(&self, tenant: &str, task: Value) -> Name {
         let task: TaskSubmission = serde_json::from_value(task).unwrap();
-        self.dispatch.tasks.submit_task(&self.emitter(tenant), task).await.unwrap().request_id
+        self.stage.tasks.submit_task(&self.emitter(tenant), task).await.unwrap().request_id
     }
 
     /// Saves what is on the bus and lets `jobs` see it, until there is nothing more to see.
@@ -48,7 +48,7 @@ impl Ledger {
         loop {
             self.advance(7);
             let delivered = self.deliver().await;
-            self.dispatch.drains.drain(&name(tenant), &name("jobs"), None).await.unwrap();
+            self.stage.drains.drain(&name(tenant), &name("jobs"), None).await.unwrap();
             if delivered == 0 {
                 return;
             }
@@ -71,13 +71,7 @@ impl Ledger {
     pub async fn take(&self, received: Received, worker: &str) -> Result<Held, Acquisition> {
         let message = TaskMessage::parse(&received.body).unwrap();
         let attempts = message.max_attempts.unwrap_or(3);
-        match self
-            .dispatch
-            .tasks
-            .acquire(&message, &received.body, worker, EXTENSION, attempts)
-            .await
-            .unwrap()
-        {
+        match self.stage.tasks.acquire(&message, &received.body, worker, EXTENSION, attempts).await.unwrap() {
             Acquisition::Acquired(lease) => Ok(Held { lease: *lease, received }),
             other => Err(other),
         }
@@ -100,7 +94,7 @@ impl Ledger {
     pub async fn complete(&self, held: &Held, output: Value) {
         self.advance(1);
         let end = TaskEnd::Completed { output, duration_ms: 5, exit_code: 0, usage: None };
-        self.dispatch.tasks.end(&held.lease, end).await.unwrap();
+        self.stage.tasks.end(&held.lease, end).await.unwrap();
     }
 
     /// Ends a task for good.
@@ -108,12 +102,12 @@ impl Ledger {
         self.advance(1);
         let category = ledgerline_event::catalogue::ErrorCategory::Auth;
         let end = TaskEnd::Failed { error: "no key".into(), category };
-        self.dispatch.tasks.end(&held.lease, end).await.unwrap();
+        self.stage.tasks.end(&held.lease, end).await.unwrap();
     }
 
     /// A job as the API shows it.
     pub async fn job(&self, tenant: &str, job_id: &str) -> JobDetails {
-        self.dispatch.jobs.job(&name(tenant), job_id).await.unwrap()
+        self.stage.jobs.job(&name(tenant), job_id).await.unwrap()
     }
 
     /// The tasks of a job that run, or wait for a worker, by name and input.

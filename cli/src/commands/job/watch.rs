@@ -57,19 +57,19 @@ struct Change<'a> {
 
 /// Watches until the job ends; the exit code says how.
 pub(in crate::commands) async fn watch(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     job_id: &str,
     resumed: Resumed,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let how_to_return = format!("The job goes on. `job show {job_id} --watch` comes back to it.");
-    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, job_id, &resumed, output)), how_to_return)
+    until_interrupted(Box::pin(watch_until_ended(stage, tenant, job_id, &resumed, output)), how_to_return)
         .await
 }
 
 async fn watch_until_ended(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     job_id: &str,
     resumed: &Resumed,
@@ -80,7 +80,7 @@ async fn watch_until_ended(
     resumed.before.iter().for_each(|before| drop(watched.changes(before)));
     let mut failed_polls = FailedPolls::default();
     loop {
-        let answer = dispatch.jobs.job(tenant, job_id).await;
+        let answer = stage.jobs.job(tenant, job_id).await;
         let Some(details) = failed_polls.tolerate(answer)? else {
             tokio::time::sleep(POLL_EVERY).await;
             continue;

@@ -48,8 +48,8 @@ async fn current_notices(local: &Local) -> Option<Notices> {
     }
     let tenant = Name::new("tenant", TENANT).ok()?;
     let notes: Result<Vec<Note>, _> = async {
-        let states = local.dispatch.drains.drainer_states(&tenant).await?;
-        local.dispatch.attention.attention(&tenant, &states).await
+        let states = local.stage.drains.drainer_states(&tenant).await?;
+        local.stage.attention.attention(&tenant, &states).await
     }
     .await;
     match notes {

@@ -51,7 +51,7 @@ pub(super) async fn show(local: &Local, data: &Path, output: Output) -> anyhow::
     let name = |text: &str| Name::new("app", text);
     let emitter = Emitter::new(&local.clients, &local.names, name(&local.state.tenant)?, name("demo-shop")?);
     let emitted = emit(&emitter).await?;
-    let submitted = local.dispatch.jobs.submit_job(&emitter, five_tasks()?).await?;
+    let submitted = local.stage.jobs.submit_job(&emitter, five_tasks()?).await?;
     match output.is_json() {
         true => output.json_line(&submitted)?,
         false => {
@@ -59,7 +59,7 @@ pub(super) async fn show(local: &Local, data: &Path, output: Output) -> anyhow::
         }
     }
     let (tenant, job_id) = (&emitter.origin().tenant, &submitted.job_id);
-    job::watch(&local.dispatch, tenant, job_id, job::Resumed::default(), output).await?;
+    job::watch(&local.stage, tenant, job_id, job::Resumed::default(), output).await?;
     if !output.is_json() {
         let command = command(data);
         output.line(&format!(

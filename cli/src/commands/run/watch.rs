@@ -41,17 +41,17 @@ struct RunWatch {
 
 /// Watches until the run ends; the exit code says how.
 pub(super) async fn watch(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     run_id: &str,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let how_to_return = format!("The run goes on. `run show {run_id} --watch` comes back to it.");
-    until_interrupted(Box::pin(watch_until_ended(dispatch, tenant, run_id, output)), how_to_return).await
+    until_interrupted(Box::pin(watch_until_ended(stage, tenant, run_id, output)), how_to_return).await
 }
 
 async fn watch_until_ended(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     run_id: &str,
     output: Output,
@@ -59,7 +59,7 @@ async fn watch_until_ended(
     let mut watched = RunWatch::default();
     let mut failed_polls = FailedPolls::default();
     loop {
-        let answer = poll(dispatch, tenant, run_id, watched.sequence).await;
+        let answer = poll(stage, tenant, run_id, watched.sequence).await;
         let Some((run, entries)) = failed_polls.tolerate(answer)? else {
             tokio::time::sleep(POLL_EVERY).await;
             continue;
@@ -99,13 +99,13 @@ async fn watch_until_ended(
 }
 
 async fn poll(
-    dispatch: &Stage,
+    stage: &Stage,
     tenant: &Name,
     run_id: &str,
     after: u64,
 ) -> Result<(RunRecord, Vec<LogEntry>), ComponentError> {
-    let run = dispatch.runs.logs.known_run(tenant, run_id).await?;
-    Ok((run, dispatch.runs.logs.log_entries(tenant, run_id, after).await?))
+    let run = stage.runs.logs.known_run(tenant, run_id).await?;
+    Ok((run, stage.runs.logs.log_entries(tenant, run_id, after).await?))
 }
 
 impl RunWatch {

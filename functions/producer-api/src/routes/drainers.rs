@@ -25,7 +25,7 @@ pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
 ) -> Result<Json<Value>, Problem> {
-    let items = api.dispatch.drains.drainer_states(&tenant).await?;
+    let items = api.stage.drains.drainer_states(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
@@ -41,8 +41,8 @@ pub(crate) async fn drain(
     JsonBodyOrDefault(request): JsonBodyOrDefault<DrainRequest>,
 ) -> Result<Json<Drained>, Problem> {
     let drainer = request.drainer_id.as_deref().unwrap_or(DEFAULT_DRAINER);
-    let drainer = api.dispatch.drainers().get("drainerId", drainer)?;
-    Ok(Json(api.dispatch.drains.drain(&tenant, &drainer.id, Some(Instant::now() + DRAIN_FOR)).await?))
+    let drainer = api.stage.drainers().get("drainerId", drainer)?;
+    Ok(Json(api.stage.drains.drain(&tenant, &drainer.id, Some(Instant::now() + DRAIN_FOR)).await?))
 }
 
 #[derive(Deserialize)]
@@ -69,11 +69,11 @@ pub(crate) async fn rewind(
             ));
         }
     };
-    if !api.dispatch.drains.drainer_states(&tenant).await?.iter().any(|state| *state.drainer_id == *drainer) {
+    if !api.stage.drains.drainer_states(&tenant).await?.iter().any(|state| *state.drainer_id == *drainer) {
         let detail = format!("drainer: there is no `{drainer}` that has begun for this tenant");
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     }
-    let drains = &api.dispatch.drains;
+    let drains = &api.stage.drains;
     let plan = drains.plan_rewind(&tenant, &drainer, &to, request.missing_only, true).await?;
     let mut done = drains.rewind_patiently(&tenant, plan, &to, REWIND_ATTEMPTS).await?;
     drains.follow_rewind(&tenant, &mut done, Instant::now() + DRAIN_FOR).await?;

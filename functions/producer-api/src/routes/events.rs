@@ -112,7 +112,7 @@ pub(crate) async fn record(
     if let Some(key) = record.idempotency_key {
         draft = draft.idempotency_key(key);
     }
-    let recorded = api.dispatch.outbox.record_event(&emitter, draft.build_plain()?).await?;
+    let recorded = api.stage.outbox.record_event(&emitter, draft.build_plain()?).await?;
     Ok((StatusCode::ACCEPTED, Json(recorded)))
 }
 

@@ -41,11 +41,11 @@ pub(crate) async fn health(
         None => api.markers.get(checked_tenant, "health", (api.clock)()).await.map(|_| 0),
     };
     let drainers = match tenant {
-        Some(_) => api.dispatch.drains.drainer_states(checked_tenant).await,
+        Some(_) => api.stage.drains.drainer_states(checked_tenant).await,
         None => Ok(Vec::new()),
     };
     let attention = match (&tenant, &drainers) {
-        (Some(tenant), Ok(states)) => api.dispatch.attention.attention(tenant, states).await,
+        (Some(tenant), Ok(states)) => api.stage.attention.attention(tenant, states).await,
         _ => Ok(Vec::new()),
     };
     let report = api.health.report(&api.control, (api.clock)()).await;

@@ -39,7 +39,7 @@ pub(crate) async fn receive(
     let tenant = caller.as_ref().and_then(|caller| caller.as_ref().ok());
     let idempotency_key = idempotency_key::read(&headers)?;
     let payload = HookPayload { payload: json_body::read_any(body).await?, idempotency_key };
-    match api.dispatch.hooks.receive_by_hook(tenant, &token, payload).await? {
+    match api.stage.hooks.receive_by_hook(tenant, &token, payload).await? {
         HookAnswer::Received { run_id, event_id, collapsed } => {
             Ok((StatusCode::ACCEPTED, Json(Received { run_id, event_id, collapsed })))
         }

@@ -28,7 +28,7 @@ pub(crate) async fn submit(
     JsonBody(mut job): JsonBody<JobSubmission>,
 ) -> Result<(StatusCode, Json<SubmittedJob>), Problem> {
     idempotency_key::fill_id(&headers, "jobId", &mut job.job_id, bare_id)?;
-    let submitted = api.dispatch.jobs.submit_job(&api.emitter_of(tenant), job).await?;
+    let submitted = api.stage.jobs.submit_job(&api.emitter_of(tenant), job).await?;
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }
 
@@ -37,7 +37,7 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<StateFilter<JobState>>,
 ) -> Result<Json<JobPage>, Problem> {
-    Ok(Json(api.dispatch.jobs.jobs(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
+    Ok(Json(api.stage.jobs.jobs(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(
@@ -45,7 +45,7 @@ pub(crate) async fn show(
     MayRead(tenant): MayRead,
     PathId(id): PathId,
 ) -> Result<Json<JobDetails>, Problem> {
-    Ok(Json(api.dispatch.jobs.job(&tenant, &id).await?))
+    Ok(Json(api.stage.jobs.job(&tenant, &id).await?))
 }
 
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ pub(crate) async fn add(
     PathId(id): PathId,
     JsonBody(request): JsonBody<AddTasksRequest>,
 ) -> Result<(StatusCode, Json<AddedTasks>), Problem> {
-    let added = api.dispatch.jobs.add_tasks(&api.emitter_of(tenant), &id, request.tasks).await?;
+    let added = api.stage.jobs.add_tasks(&api.emitter_of(tenant), &id, request.tasks).await?;
     Ok((StatusCode::ACCEPTED, Json(added)))
 }
 
@@ -69,6 +69,6 @@ pub(crate) async fn resume(
     MayWrite(tenant): MayWrite,
     PathId(id): PathId,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let resumed = api.dispatch.jobs.resume_job(&api.emitter_of(tenant), &id).await?;
+    let resumed = api.stage.jobs.resume_job(&api.emitter_of(tenant), &id).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "resumed": resumed }))))
 }

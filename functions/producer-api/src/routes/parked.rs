@@ -17,7 +17,7 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<OpenFilter>,
 ) -> Result<Json<ParkedPage>, Problem> {
-    Ok(Json(api.dispatch.parked().parked(&tenant, params.all, params.limit()?, params.cursor()?).await?))
+    Ok(Json(api.stage.parked().parked(&tenant, params.all, params.limit()?, params.cursor()?).await?))
 }
 
 pub(crate) async fn show(
@@ -25,7 +25,7 @@ pub(crate) async fn show(
     MayRead(tenant): MayRead,
     PathId(id): PathId,
 ) -> Result<Json<ParkedStart>, Problem> {
-    Ok(Json(api.dispatch.parked().parked_start(&tenant, &id).await?))
+    Ok(Json(api.stage.parked().parked_start(&tenant, &id).await?))
 }
 
 pub(crate) async fn retry(
@@ -33,7 +33,7 @@ pub(crate) async fn retry(
     MayAdminister(tenant): MayAdminister,
     PathId(id): PathId,
 ) -> Result<Json<Retried>, Problem> {
-    Ok(Json(api.dispatch.drains.retry(&tenant, &id).await?))
+    Ok(Json(api.stage.drains.retry(&tenant, &id).await?))
 }
 
 pub(crate) async fn drop(
@@ -41,5 +41,5 @@ pub(crate) async fn drop(
     MayAdminister(tenant): MayAdminister,
     PathId(id): PathId,
 ) -> Result<Json<ParkedStart>, Problem> {
-    Ok(Json(api.dispatch.drains.drop_parked(&tenant, &id).await?))
+    Ok(Json(api.stage.drains.drop_parked(&tenant, &id).await?))
 }

@@ -28,7 +28,7 @@ pub(crate) async fn start(
     JsonBody(mut run): JsonBody<RunSubmission>,
 ) -> Result<(StatusCode, Json<StartedRun>), Problem> {
     idempotency_key::fill_id(&headers, "runId", &mut run.run_id, Name::new)?;
-    let started = api.dispatch.runs.start_run(&api.emitter_of(tenant), run).await?;
+    let started = api.stage.runs.start_run(&api.emitter_of(tenant), run).await?;
     Ok((StatusCode::ACCEPTED, Json(started)))
 }
 
@@ -37,7 +37,7 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<StateFilter<RunState>>,
 ) -> Result<Json<RunPage>, Problem> {
-    Ok(Json(api.dispatch.runs.runs(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
+    Ok(Json(api.stage.runs.runs(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
 }
 
 pub(crate) async fn show(
@@ -50,8 +50,8 @@ pub(crate) async fn show(
     if ms > WAIT_MAX_MS {
         return Err(Invalid::new("waitMs", format!("is {ms}; at most {WAIT_MAX_MS} are allowed")).into());
     }
-    let run = api.dispatch.runs.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
-    Ok(Json(api.dispatch.runs.run_details(&tenant, run).await?))
+    let run = api.stage.runs.wait_for_run(&tenant, &id, Duration::from_millis(ms)).await?;
+    Ok(Json(api.stage.runs.run_details(&tenant, run).await?))
 }
 
 /// A request on AWS has half a minute.
@@ -79,7 +79,7 @@ pub(crate) async fn cancel(
     PathId(id): PathId,
     JsonBodyOrDefault(request): JsonBodyOrDefault<CancelRequest>,
 ) -> Result<Json<RunSummary>, Problem> {
-    Ok(Json(api.dispatch.runs.cancel_run(&tenant, &id, request.reason.as_deref()).await?.into()))
+    Ok(Json(api.stage.runs.cancel_run(&tenant, &id, request.reason.as_deref()).await?.into()))
 }
 
 pub(crate) async fn events(
@@ -89,7 +89,7 @@ pub(crate) async fn events(
     QueryParams(paging): QueryParams<Paging>,
 ) -> Result<Json<Value>, Problem> {
     let from = paging.cursor.as_deref().map(LogPlace::from_str).transpose()?.unwrap_or_default();
-    let (items, next) = api.dispatch.runs.run_events_from(&tenant, &id, from, paging.limit()?).await?;
+    let (items, next) = api.stage.runs.run_events_from(&tenant, &id, from, paging.limit()?).await?;
     Ok(Json(json!({ "items": items, "cursor": next.map(|next| next.to_string()) })))
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn append(
     JsonBody(event): JsonBody<ExternalEvent>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let (event, history) =
-        api.dispatch.external_runs.append_external(&api.emitter_of(tenant), &id, event).await?;
+        api.stage.external_runs.append_external(&api.emitter_of(tenant), &id, event).await?;
     // `{"step": {…}}`, so that the answer names what the event is about.
     let mut answer = json!(history.entity(event.event_type.entity(), &event.correlation_id));
     answer["event"] = json!(event);

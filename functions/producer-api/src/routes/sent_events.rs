@@ -27,7 +27,7 @@ pub(crate) async fn send(
     JsonBody(mut event): JsonBody<EventSubmission>,
 ) -> Result<(StatusCode, Json<SubmittedEvent>), Problem> {
     idempotency_key::fill(&headers, "idempotencyKey", &mut event.idempotency_key)?;
-    let sent = api.dispatch.events.send_event(&api.emitter_of(tenant), event, None).await?;
+    let sent = api.stage.events.send_event(&api.emitter_of(tenant), event, None).await?;
     Ok((StatusCode::ACCEPTED, Json(sent)))
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn list(
 ) -> Result<Json<SentEventPage>, Problem> {
     let (name, limit) = (Name::new("event", params.event)?, limit(params.limit)?);
     let before = params.cursor.as_deref().map(position).transpose()?;
-    let mut page = api.dispatch.runs.sent_events(&tenant, &name, limit, before.as_deref()).await?;
+    let mut page = api.stage.runs.sent_events(&tenant, &name, limit, before.as_deref()).await?;
     // A `#` would end the address that carries the cursor.
     page.cursor = page.cursor.map(|position| position.replacen('#', "-", 1));
     Ok(Json(page))

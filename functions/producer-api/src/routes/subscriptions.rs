@@ -25,7 +25,7 @@ pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
 ) -> Result<Json<Value>, Problem> {
-    let items = api.dispatch.registry().subscriptions(&tenant).await?;
+    let items = api.stage.registry().subscriptions(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
@@ -34,7 +34,7 @@ pub(crate) async fn create(
     MayAdminister(tenant): MayAdminister,
     JsonBody(new): JsonBody<NewSubscription>,
 ) -> Result<(StatusCode, Json<Subscription>), Problem> {
-    Ok((StatusCode::CREATED, Json(api.dispatch.registry().subscribe(&tenant, new).await?)))
+    Ok((StatusCode::CREATED, Json(api.stage.registry().subscribe(&tenant, new).await?)))
 }
 
 pub(crate) async fn show(
@@ -42,7 +42,7 @@ pub(crate) async fn show(
     MayRead(tenant): MayRead,
     PathId(id): PathId,
 ) -> Result<Json<Subscription>, Problem> {
-    Ok(Json(api.dispatch.registry().subscription(&tenant, &id).await?))
+    Ok(Json(api.stage.registry().subscription(&tenant, &id).await?))
 }
 
 pub(crate) async fn change(
@@ -51,7 +51,7 @@ pub(crate) async fn change(
     PathId(id): PathId,
     JsonBody(change): JsonBody<SubscriptionChange>,
 ) -> Result<Json<Subscription>, Problem> {
-    Ok(Json(api.dispatch.registry().change_subscription(&tenant, &id, change).await?))
+    Ok(Json(api.stage.registry().change_subscription(&tenant, &id, change).await?))
 }
 
 pub(crate) async fn remove(
@@ -59,7 +59,7 @@ pub(crate) async fn remove(
     MayAdminister(tenant): MayAdminister,
     PathId(id): PathId,
 ) -> Result<Json<Subscription>, Problem> {
-    Ok(Json(api.dispatch.registry().unsubscribe(&tenant, &id).await?))
+    Ok(Json(api.stage.registry().unsubscribe(&tenant, &id).await?))
 }
 
 #[derive(Default, Deserialize)]
@@ -80,14 +80,14 @@ pub(crate) async fn test(
 ) -> Result<Json<Value>, Problem> {
     let not_found = |detail: &str| Problem::new(StatusCode::NOT_FOUND, detail);
     let event = match (request.event_id, request.event, request.event_type) {
-        (Some(id), None, None) => api.dispatch.registry().event(&tenant, &id).await?,
-        (None, Some(sample), None) => api.dispatch.registry().sample(&tenant, sample)?,
+        (Some(id), None, None) => api.stage.registry().event(&tenant, &id).await?,
+        (None, Some(sample), None) => api.stage.registry().sample(&tenant, sample)?,
         (None, None, Some(of_type)) => api
             .newest_of_type(&tenant, of_type)
             .await?
             .ok_or_else(|| not_found("type: the ledger has no such event; pass an `event` instead"))?,
         (None, None, None) => {
-            let newest = api.dispatch.registry().newest(&tenant).await?;
+            let newest = api.stage.registry().newest(&tenant).await?;
             newest.ok_or_else(|| not_found("event: the ledger is empty; pass an `event` to try"))?
         }
         _ => {
@@ -96,7 +96,7 @@ pub(crate) async fn test(
             ));
         }
     };
-    let items = api.dispatch.registry().explain(&tenant, &event, request.subscription).await?;
+    let items = api.stage.registry().explain(&tenant, &event, request.subscription).await?;
     Ok(Json(json!({ "event": event, "items": items })))
 }
 

@@ -34,7 +34,7 @@ pub(crate) async fn submit(
     JsonBody(mut task): JsonBody<TaskSubmission>,
 ) -> Result<(StatusCode, Json<SubmittedTask>), Problem> {
     idempotency_key::fill_id(&headers, "requestId", &mut task.request_id, bare_id)?;
-    let submitted = api.dispatch.tasks.submit_task(&api.emitter_of(tenant), task).await?;
+    let submitted = api.stage.tasks.submit_task(&api.emitter_of(tenant), task).await?;
     Ok((StatusCode::ACCEPTED, Json(submitted)))
 }
 
@@ -43,9 +43,7 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<StateFilter<TaskState>>,
 ) -> Result<Json<TaskPage>, Problem> {
-    Ok(Json(
-        api.dispatch.tasks.tasks(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?,
-    ))
+    Ok(Json(api.stage.tasks.tasks(&tenant, params.state, params.limit()?, params.cursor.as_deref()).await?))
 }
 
 /// A task, with its output if it is completed.
@@ -62,8 +60,8 @@ pub(crate) async fn show(
     MayRead(tenant): MayRead,
     PathId(id): PathId,
 ) -> Result<Json<TaskDetails>, Problem> {
-    let task = api.dispatch.tasks.task(&tenant, &id).await?;
-    let output = api.dispatch.tasks.task_output(&tenant, &task).await?;
+    let task = api.stage.tasks.task(&tenant, &id).await?;
+    let output = api.stage.tasks.task_output(&tenant, &task).await?;
     Ok(Json(TaskDetails { task, output }))
 }
 
@@ -77,7 +75,7 @@ pub(crate) async fn history(
     let page = api.reader.page(&query, paging.limit()?, paging.cursor.as_deref()).await?;
     if page.items.is_empty() && page.cursor.is_none() && paging.cursor.is_none() {
         // No events: the task is unknown, or was submitted a moment ago.
-        api.dispatch.tasks.task(&tenant, &id).await?;
+        api.stage.tasks.task(&tenant, &id).await?;
     }
     Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
 }

@@ -25,7 +25,7 @@ pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     MayRead(tenant): MayRead,
 ) -> Result<Json<Value>, Problem> {
-    let items = api.dispatch.registry().workflow_types(&tenant).await?;
+    let items = api.stage.registry().workflow_types(&tenant).await?;
     Ok(Json(json!({ "items": items, "cursor": null })))
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn create(
     JsonBody(new): JsonBody<NewWorkflowType>,
 ) -> Result<(StatusCode, Json<WorkflowType>), Problem> {
     let made = new.created_at((api.clock)())?;
-    api.dispatch.registry().register(&tenant, &made).await?;
+    api.stage.registry().register(&tenant, &made).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn remove(
     MayAdminister(tenant): MayAdminister,
     PathId(workflow_type): PathId,
 ) -> Result<Json<WorkflowType>, Problem> {
-    Ok(Json(api.dispatch.registry().unregister(&tenant, &workflow_type).await?))
+    Ok(Json(api.stage.registry().unregister(&tenant, &workflow_type).await?))
 }
 
 #[derive(Default, Deserialize)]
@@ -62,11 +62,8 @@ pub(crate) async fn start(
     JsonBodyOrDefault(request): JsonBodyOrDefault<StartRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let key = idempotency_key::read(&headers)?;
-    let outcome = api
-        .dispatch
-        .drains
-        .start(&tenant, &workflow_type, request.input, "api:start", key.as_deref())
-        .await?;
+    let outcome =
+        api.stage.drains.start(&tenant, &workflow_type, request.input, "api:start", key.as_deref()).await?;
     let answer =
         json!({ "workflowType": workflow_type, "collapsed": outcome.collapsed, "started": outcome.started });
     Ok((StatusCode::ACCEPTED, Json(answer)))

@@ -30,7 +30,7 @@ impl WaitMatching {
     /// Takes the oldest event that matches one of the waits; `None` if there is none.
     pub(super) async fn take_oldest(
         &mut self,
-        dispatch: &Stage,
+        stage: &Stage,
         log: &mut RunLog,
         lease: &mut RunLease,
     ) -> Result<Option<EventTaken>, ComponentError> {
@@ -45,7 +45,7 @@ impl WaitMatching {
                 continue;
             }
             let tenant = lease.tenant.clone();
-            match dispatch
+            match stage
                 .runs
                 .sent
                 .find_past_event(&tenant, &log.history, &wait_id, &mut lease.positions)
@@ -58,7 +58,7 @@ impl WaitMatching {
         let Some(oldest) = self.found.values().min_by_key(|past| past.place().to_owned()).cloned() else {
             return Ok(None);
         };
-        let taken = dispatch.runs.take_event(log, &oldest, lease).await?;
+        let taken = stage.runs.take_event(log, &oldest, lease).await?;
         self.found.remove(&oldest.wait_id);
         if let EventTaken::Done(_) = &taken {
             lease.positions.taken(&oldest);

@@ -21,7 +21,7 @@ const PENDING_MAX: usize = 100;
 
 /// The events of a log that the ledger does not have, and the request that carries some of them.
 pub(super) struct OutboxSender<'a> {
-    dispatch: &'a Stage,
+    stage: &'a Stage,
     tenant: Name,
     run: RunRecord,
     /// The events that were not sent, with the sequence numbers of their entries.
@@ -33,9 +33,9 @@ pub(super) struct OutboxSender<'a> {
 }
 
 impl<'a> OutboxSender<'a> {
-    pub(super) fn new(dispatch: &'a Stage, tenant: Name, run: RunRecord) -> Self {
+    pub(super) fn new(stage: &'a Stage, tenant: Name, run: RunRecord) -> Self {
         let sent = run.emitted();
-        Self { dispatch, tenant, run, pending: VecDeque::new(), in_flight: None, sent, error: None }
+        Self { stage, tenant, run, pending: VecDeque::new(), in_flight: None, sent, error: None }
     }
 
     /// The last entry whose events were all sent.
@@ -65,8 +65,8 @@ impl<'a> OutboxSender<'a> {
         let whole = self.pending.get(count).is_none_or(|(next, _)| next > last);
         let sent = if whole { *last } else { last - 1 };
         let events: Vec<LogEvent> = self.pending.drain(..count).map(|(_, event)| event).collect();
-        let (dispatch, tenant, run) = (self.dispatch, self.tenant.clone(), self.run.clone());
-        let sending = async move { dispatch.runs.emit_log(&tenant, &run, &events).await };
+        let (stage, tenant, run) = (self.stage, self.tenant.clone(), self.run.clone());
+        let sending = async move { stage.runs.emit_log(&tenant, &run, &events).await };
         self.in_flight = Some((sent, Box::pin(sending)));
     }
 

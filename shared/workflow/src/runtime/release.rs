@@ -25,7 +25,7 @@ impl Session<'_> {
         at_once: bool,
     ) -> Result<Option<Visited>, ComponentError> {
         self.outbox.finish().await?;
-        let now = self.dispatch.now();
+        let now = self.stage.now();
         let (tenant, run) = (&self.lease.tenant, &self.lease.record);
         // An alarm that is due soon may be the message that began this session, sent by a clock that is ahead.
         let mut alarm = run.alarm_at().filter(|at| *at > now.plus(SOON_MS));
@@ -35,15 +35,15 @@ impl Session<'_> {
             && alarm.is_none_or(|alarm| alarm > due)
         {
             let delay = due.get().saturating_sub(now.get()).div_ceil(1_000);
-            self.dispatch.runs.enqueue_run(tenant, &run.run_id, delay).await?;
+            self.stage.runs.enqueue_run(tenant, &run.run_id, delay).await?;
             alarm = Some(due);
         }
         let how = if at_once { ReleasePlan::Until(now) } else { ReleasePlan::UntilWoken { alarm_at: alarm } };
-        Ok(match self.dispatch.runs.leases.release_run(&mut self.lease, log.sequence, how).await? {
+        Ok(match self.stage.runs.leases.release_run(&mut self.lease, log.sequence, how).await? {
             Released::Done => {
                 if at_once {
                     // Only after the release: the runner that gets the message must not find the run held.
-                    self.dispatch.runs.enqueue_run(&self.lease.tenant, &log.run_id, 0).await?;
+                    self.stage.runs.enqueue_run(&self.lease.tenant, &log.run_id, 0).await?;
                 }
                 Some(Visited::Suspended)
             }
@@ -59,11 +59,11 @@ impl Session<'_> {
     pub(super) async fn end(&mut self, log: &mut RunLog) -> Result<Visited, ComponentError> {
         loop {
             if self.is_external {
-                self.dispatch.runs.settle_run(&self.lease.tenant, &log.run_id).await?;
+                self.stage.runs.settle_run(&self.lease.tenant, &log.run_id).await?;
             }
             self.outbox.finish().await?;
             match self
-                .dispatch
+                .stage
                 .runs
                 .leases
                 .release_run(&mut self.lease, log.sequence, ReleasePlan::UntilWoken { alarm_at: None })
@@ -104,7 +104,7 @@ impl Session<'_> {
     ) -> Result<Visited, ComponentError> {
         while !has_ended(log) {
             let drafts: Vec<LogDraft> = log.history.closings().into_iter().chain([last.clone()]).collect();
-            match self.dispatch.runs.logs.append(log, &drafts, Some(&self.lease)).await? {
+            match self.stage.runs.logs.append(log, &drafts, Some(&self.lease)).await? {
                 Appended::Done(entry) => self.add_entries(&[entry]),
                 Appended::Lost => return Ok(Visited::Lost),
                 Appended::Behind | Appended::GuardRefused | Appended::TokenTaken(_) => {
@@ -121,18 +121,18 @@ impl Session<'_> {
         error: String,
     ) -> Result<Visited, ComponentError> {
         tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
-        self.dispatch.runs.registry.note_refused(&self.lease.tenant, &self.lease.record).await?;
+        self.stage.runs.registry.note_refused(&self.lease.tenant, &self.lease.record).await?;
         loop {
             self.outbox.finish().await?;
             let refused = Backoff::refused(&self.lease.record);
             let how = ReleasePlan::AfterFailure {
                 error: &error,
-                again_at: self.dispatch.now().plus(refused.pause_ms()),
+                again_at: self.stage.now().plus(refused.pause_ms()),
                 alarm_at: None,
                 failed: refused.failed,
                 rejected: refused.rejected,
             };
-            match self.dispatch.runs.leases.release_run(&mut self.lease, log.sequence, how).await? {
+            match self.stage.runs.leases.release_run(&mut self.lease, log.sequence, how).await? {
                 Released::Done => return Ok(Visited::Refused(error)),
                 Released::Lost => return Ok(Visited::Lost),
                 Released::Woken => {
@@ -146,7 +146,7 @@ impl Session<'_> {
     /// for the next session, so the message of this session can be deleted; if the release fails too, that one is
     /// delivered again.
     pub(super) async fn postpone(&mut self, error: ComponentError) -> Result<Visited, ComponentError> {
-        let (now, run_id) = (self.dispatch.now(), self.lease.record.run_id.clone());
+        let (now, run_id) = (self.stage.now(), self.lease.record.run_id.clone());
         let backoff = Backoff::of(&error, &self.lease.record, self.progressed);
         let again_at = now.plus(backoff.pause_ms());
         // A message that comes before then serves as well: messages for a run must not multiply.
@@ -155,7 +155,7 @@ impl Session<'_> {
             Some(at) => Some(at),
             None => {
                 let delay = backoff.pause_ms().div_ceil(1_000);
-                let sent = self.dispatch.runs.enqueue_run(&self.lease.tenant, &run_id, delay).await;
+                let sent = self.stage.runs.enqueue_run(&self.lease.tenant, &run_id, delay).await;
                 // Without a message the sweep brings the next visit.
                 sent.is_ok().then_some(again_at)
             }
@@ -164,7 +164,7 @@ impl Session<'_> {
         let (failed, rejected) = (backoff.failed, backoff.rejected);
         let how = ReleasePlan::AfterFailure { error: &reason, again_at, alarm_at, failed, rejected };
         loop {
-            match self.dispatch.runs.leases.release_run(&mut self.lease, self.outbox.sent(), how).await {
+            match self.stage.runs.leases.release_run(&mut self.lease, self.outbox.sent(), how).await {
                 Ok(Released::Done) => {
                     tracing::error!(%run_id, %error, failed, rejected, "a visit failed; it is tried again later");
                     return Ok(Visited::Failed(reason));

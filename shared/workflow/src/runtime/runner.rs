@@ -38,7 +38,7 @@ pub struct Runner {
 }
 
 struct Parts {
-    dispatch: Stage,
+    stage: Stage,
     workflows: Workflows,
     options: RunnerOptions,
     /// The runs that this process holds, each with the `Notify` that makes its session read the log again.
@@ -67,10 +67,10 @@ pub enum Visited {
 
 impl Runner {
     /// A runner of `workflows`.
-    pub fn new(dispatch: Stage, workflows: Workflows, options: RunnerOptions) -> Self {
+    pub fn new(stage: Stage, workflows: Workflows, options: RunnerOptions) -> Self {
         Self {
             parts: Arc::new(Parts {
-                dispatch,
+                stage,
                 workflows,
                 options,
                 held: Mutex::default(),
@@ -85,13 +85,13 @@ impl Runner {
     }
 
     /// Its access to runs.
-    pub fn dispatch(&self) -> &Stage {
-        &self.parts.dispatch
+    pub fn stage(&self) -> &Stage {
+        &self.parts.stage
     }
 
     /// Publishes the workflows of this runner, so that the start of a run of an unknown workflow is refused.
     pub async fn publish(&self) -> Result<(), ComponentError> {
-        self.parts.dispatch.runs.registry.publish_workflows(self.parts.workflows.versions()).await
+        self.parts.stage.runs.registry.publish_workflows(self.parts.workflows.versions()).await
     }
 
     /// Continues a run until it ends or waits. After `deadline` no step begins: the runner enqueues the run again instead.
@@ -101,8 +101,8 @@ impl Runner {
         deadline: Option<Instant>,
     ) -> Result<Visited, ComponentError> {
         let RunMessage { tenant_id, run_id } = message;
-        let dispatch = &self.parts.dispatch;
-        match dispatch.runs.leases.acquire_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
+        let stage = &self.parts.stage;
+        match stage.runs.leases.acquire_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
             RunAcquisition::Acquired(lease) => Box::pin(self.run_session(*lease, deadline)).await,
             RunAcquisition::Held => {
                 if let Some(holder) = self.held().get(&(tenant_id.clone(), run_id.clone())) {
@@ -126,7 +126,7 @@ impl Runner {
         let _held = Held { runner: self, key: key.clone(), wake: wake.clone() };
         let patience_ms = self.parts.options.patience_ms;
         let cached_log = self.log_cache().take(&key);
-        let session = Session::new(&self.parts.dispatch, &self.parts.workflows, lease, &wake, deadline);
+        let session = Session::new(&self.parts.stage, &self.parts.workflows, lease, &wake, deadline);
         let session = session.with_patience(patience_ms).with_cached_log(cached_log);
         let (visited, cached_log) = session.run().await;
         if !matches!(visited, Ok(Visited::Ended)) {

@@ -6,13 +6,13 @@ use ledgerline_stage::Stage;
 use serde_json::{Map, Value};
 
 /// The events as they can be appended: hooks get tokens, and values that cannot be stored are replaced.
-pub(super) fn sanitize(dispatch: &Stage, drafts: Vec<LogDraft>) -> Vec<LogDraft> {
-    drafts.into_iter().map(|draft| with_token(dispatch, storable(draft))).collect()
+pub(super) fn sanitize(stage: &Stage, drafts: Vec<LogDraft>) -> Vec<LogDraft> {
+    drafts.into_iter().map(|draft| with_token(stage, storable(draft))).collect()
 }
 
-fn with_token(dispatch: &Stage, mut draft: LogDraft) -> LogDraft {
+fn with_token(stage: &Stage, mut draft: LogDraft) -> LogDraft {
     if draft.event_type == RunEventType::HookCreated && !draft.event_data.contains_key("token") {
-        draft.event_data.insert("token".into(), Value::from(dispatch.runs.logs.new_hook_token()));
+        draft.event_data.insert("token".into(), Value::from(stage.runs.logs.new_hook_token()));
     }
     draft
 }

@@ -30,7 +30,7 @@ const UNKNOWN_MS: u64 = 10 * 60_000;
 
 /// One runner's work on one run, from the lease to the release.
 pub(super) struct Session<'a> {
-    pub(super) dispatch: &'a Stage,
+    pub(super) stage: &'a Stage,
     workflows: &'a Workflows,
     pub(super) lease: RunLease,
     wake: &'a Notify,
@@ -80,18 +80,18 @@ enum Found<'w> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        dispatch: &'a Stage,
+        stage: &'a Stage,
         workflows: &'a Workflows,
         lease: RunLease,
         wake: &'a Notify,
         deadline: Option<Instant>,
     ) -> Self {
         Self {
-            outbox: OutboxSender::new(dispatch, lease.tenant.clone(), lease.record.clone()),
+            outbox: OutboxSender::new(stage, lease.tenant.clone(), lease.record.clone()),
             cached_log: CachedLog::default(),
-            renewed_at: dispatch.now(),
+            renewed_at: stage.now(),
             is_external: lease.record.external,
-            dispatch,
+            stage,
             workflows,
             lease,
             wake,
@@ -128,8 +128,7 @@ impl<'a> Session<'a> {
     async fn load(&mut self) -> Result<Visited, ComponentError> {
         let run = self.lease.record.clone();
         let known = self.cached_log.entries();
-        let (mut log, entries) =
-            self.dispatch.runs.logs.read_log_after(&run, &self.lease.tenant, known).await?;
+        let (mut log, entries) = self.stage.runs.logs.read_log_after(&run, &self.lease.tenant, known).await?;
         self.cached_log.add(&entries);
         let entries = self.cached_log.entries();
         let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
@@ -148,7 +147,7 @@ impl<'a> Session<'a> {
             let error = format!("{LOST_MAX} runners in a row died or lost the run while working on it");
             return Box::pin(self.fail(&mut log, "crashed", &error)).await;
         }
-        if let Some(ending) = self.dispatch.runs.logs.ending_of(&run).await? {
+        if let Some(ending) = self.stage.runs.logs.ending_of(&run).await? {
             return Box::pin(self.end_with(&mut log, ending)).await;
         }
         if run.rejected_visits() >= REJECTED_MAX {
@@ -161,8 +160,8 @@ impl<'a> Session<'a> {
             Found::Failed(error) => return Box::pin(self.fail(&mut log, "unknown_workflow", &error)).await,
             Found::Refused(error) => return self.refuse(&mut log, error).await,
         };
-        let emitter = self.dispatch.runs.run_emitter(&self.lease.tenant, &run);
-        let services = Services::new(self.dispatch.clone(), emitter, run.run_id.clone());
+        let emitter = self.stage.runs.run_emitter(&self.lease.tenant, &run);
+        let services = Services::new(self.stage.clone(), emitter, run.run_id.clone());
         let input = log.history.run().map(|run| run.input.clone()).unwrap_or_default();
         let mut execution =
             Execution::new(workflow, &run.run_id, input, Some(Arc::new(services))).announcing_times();
@@ -181,13 +180,12 @@ impl<'a> Session<'a> {
                 return self.end(log).await;
             }
             if std::mem::take(&mut self.may_be_ending)
-                && let Some(ending) =
-                    self.dispatch.runs.logs.ending_now(&self.lease.tenant, &log.run_id).await?
+                && let Some(ending) = self.stage.runs.logs.ending_now(&self.lease.tenant, &log.run_id).await?
             {
                 return Box::pin(self.end_with(log, ending)).await;
             }
             let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            let now = self.dispatch.now();
+            let now = self.stage.now();
             if !is_late || execution.busy() {
                 let polled = poll_fn(|cx| Poll::Ready(execution.poll(cx, now))).await;
                 if polled.is_ready() {
@@ -201,11 +199,11 @@ impl<'a> Session<'a> {
                         }
                     }
                     if let Some(time) = execution.unannounced() {
-                        self.dispatch.runs.sent.raise_sent_floor(&self.lease.tenant, time).await?;
+                        self.stage.runs.sent.raise_sent_floor(&self.lease.tenant, time).await?;
                         execution.announce(time);
                         continue;
                     }
-                    let drafts = sanitize(self.dispatch, execution.wanted(now));
+                    let drafts = sanitize(self.stage, execution.wanted(now));
                     // An event that was accepted before the timeout is recorded is not late.
                     let timed_out = timed_out_waits(log, &drafts);
                     if !timed_out.is_empty() {
@@ -254,7 +252,7 @@ impl<'a> Session<'a> {
         execution: &mut Execution,
         mut drafts: Vec<LogDraft>,
     ) -> Result<bool, ComponentError> {
-        let dispatch = self.dispatch;
+        let stage = self.stage;
         for draft in &mut drafts {
             if draft.event_type == RunEventType::HookCreated
                 && self.conflicting_hooks.contains(&draft.correlation_id)
@@ -262,7 +260,7 @@ impl<'a> Session<'a> {
                 *draft = conflict(draft, draft.correlation_id.clone());
             }
         }
-        let append = dispatch.runs.logs.append(log, &drafts, Some(&self.lease));
+        let append = stage.runs.logs.append(log, &drafts, Some(&self.lease));
         match self.outbox.send_during(Box::pin(append)).await? {
             Appended::Done(entry) => {
                 self.progressed = true;
@@ -289,16 +287,16 @@ impl<'a> Session<'a> {
 
     /// Waits until a step makes progress, a time is due, or another message wakes the run.
     async fn wait(&mut self, execution: &mut Execution) -> Result<Waited, ComponentError> {
-        let dispatch = self.dispatch;
+        let stage = self.stage;
         // Emits pending events now, so that the ledger shows a slow step while it runs.
         self.outbox.begin();
         let renew_at = self.renew_at();
         let due = execution.next_due().map_or(renew_at, |due| due.min(renew_at));
-        let pause = Duration::from_millis(due.get().saturating_sub(dispatch.now().get()));
+        let pause = Duration::from_millis(due.get().saturating_sub(stage.now().get()));
         let waiting = async {
             tokio::select! {
                 biased;
-                () = poll_fn(|cx| execution.poll(cx, dispatch.now())) => false,
+                () = poll_fn(|cx| execution.poll(cx, stage.now())) => false,
                 () = self.wake.notified() => true,
                 () = tokio::time::sleep(pause) => false,
             }
@@ -315,7 +313,7 @@ impl<'a> Session<'a> {
         log: &mut RunLog,
         execution: &mut Execution,
     ) -> Result<Matched, ComponentError> {
-        let take = self.matching.take_oldest(self.dispatch, log, &mut self.lease);
+        let take = self.matching.take_oldest(self.stage, log, &mut self.lease);
         match self.outbox.send_during(Box::pin(take)).await? {
             None => Ok(Matched::Nothing),
             Some(EventTaken::Done(entry)) => {
@@ -346,7 +344,7 @@ impl<'a> Session<'a> {
 
     /// Renews the lease if it is time.
     async fn renew_if_due(&mut self) -> Result<Waited, ComponentError> {
-        let now = self.dispatch.now();
+        let now = self.stage.now();
         if now < self.renew_at() {
             return Ok(Waited::Progress);
         }
@@ -355,8 +353,8 @@ impl<'a> Session<'a> {
 
     /// Renews the lease, and finds out whether the run was woken.
     async fn renew(&mut self) -> Result<Waited, ComponentError> {
-        self.renewed_at = self.dispatch.now();
-        Ok(match self.dispatch.runs.leases.renew_run(&mut self.lease).await? {
+        self.renewed_at = self.stage.now();
+        Ok(match self.stage.runs.leases.renew_run(&mut self.lease).await? {
             Renewed::Kept => Waited::Progress,
             Renewed::Woken => {
                 self.matching.add(self.lease.record.called().iter().cloned());
@@ -384,14 +382,14 @@ impl<'a> Session<'a> {
         let error = format!("this runner has no workflow `{name}`; it has: {}", known.join(", "));
         // A run that was started had a runner, which may come back: the run waits without a limit.
         let started = log.history.state() != Some(RunState::Pending);
-        match started || run.created_at.plus(UNKNOWN_MS) > self.dispatch.now() {
+        match started || run.created_at.plus(UNKNOWN_MS) > self.stage.now() {
             true => Found::Refused(error),
             false => Found::Failed(error),
         }
     }
 
     pub(super) async fn catch_up(&mut self, log: &mut RunLog) -> Result<Vec<LogEvent>, ComponentError> {
-        let entries = self.dispatch.runs.logs.catch_up(log).await?;
+        let entries = self.stage.runs.logs.catch_up(log).await?;
         let events: Vec<LogEvent> = entries.iter().flat_map(|entry| entry.events.clone()).collect();
         // An external runner has started the run, and executes it from now on.
         self.is_external |= events.iter().any(|event| event.event_type == RunEventType::RunStarted);

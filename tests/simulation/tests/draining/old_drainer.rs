@@ -23,7 +23,7 @@ use super::TENANT;
 const MAX_ATTEMPTS: u32 = 5;
 
 pub(super) struct OldDrainer {
-    dispatch: Stage,
+    stage: Stage,
     control: ControlTable,
     timeline: Timeline,
     emitter: Emitter,
@@ -48,11 +48,11 @@ fn done<T, E: std::fmt::Debug>(
 
 impl OldDrainer {
     /// One that reads subscriptions and types by `dispatch`.
-    pub(super) fn new(store: &Store, dispatch: Stage, clock: Clock) -> Self {
+    pub(super) fn new(store: &Store, stage: Stage, clock: Clock) -> Self {
         let (clients, names) = (&store.clients, &store.names);
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
         Self {
-            dispatch,
+            stage,
             control: ControlTable::new(clients.dynamo.clone(), &names.control_table),
             timeline: Timeline::new(clients.dynamo.clone(), &names.events_table, payloads),
             emitter: Emitter::with_clock(clients, names, name(TENANT), name("shop"), clock.clone()),
@@ -114,7 +114,7 @@ impl OldDrainer {
     ) -> Result<(), Trouble> {
         let (places, _) = self.timeline.after(TENANT, &record.cursor, 500).await.map_err(|_| Trouble)?;
         let mut subscriptions =
-            self.dispatch.registry().subscriptions(&name(TENANT)).await.map_err(|_| Trouble)?;
+            self.stage.registry().subscriptions(&name(TENANT)).await.map_err(|_| Trouble)?;
         subscriptions.retain(|subscription| &*subscription.drainer_id == drainer);
         let matcher = Matcher::new(subscriptions);
         for place in &places {
@@ -147,7 +147,7 @@ impl OldDrainer {
     }
 
     async fn knows(&self, subscription: &Subscription) -> Result<bool, Trouble> {
-        let types = self.dispatch.registry().workflow_types(&name(TENANT)).await.map_err(|_| Trouble)?;
+        let types = self.stage.registry().workflow_types(&name(TENANT)).await.map_err(|_| Trouble)?;
         Ok(types.iter().any(|known| known.workflow_type == subscription.workflow_type))
     }
 

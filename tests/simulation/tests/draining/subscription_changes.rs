@@ -92,7 +92,7 @@ impl Subscribed {
 
 impl Ledger<'_> {
     /// Changes a subscription, rather one whose starts wait. Answers what was done.
-    pub(super) async fn change_one(&mut self, dispatch: &Stage, random: &mut Rng, live: Vec<&str>) -> String {
+    pub(super) async fn change_one(&mut self, stage: &Stage, random: &mut Rng, live: Vec<&str>) -> String {
         let changeable =
             |subscribed: &Subscribed| !subscribed.steady && subscribed.standing != Standing::Removed;
         let mut waiting = Vec::new();
@@ -121,14 +121,14 @@ impl Ledger<'_> {
         let tenant = name(TENANT);
         let id = before.id.clone();
         if standing == Standing::Removed {
-            dispatch.registry().unsubscribe(&tenant, &id).await.unwrap();
+            stage.registry().unsubscribe(&tenant, &id).await.unwrap();
         } else {
             let change = SubscriptionChange {
                 enabled: Some(standing == Standing::Enabled),
                 filter_expr: Some(before.wants.expression(filter)),
                 ..SubscriptionChange::default()
             };
-            dispatch.registry().change_subscription(&tenant, &id, change).await.unwrap();
+            stage.registry().change_subscription(&tenant, &id, change).await.unwrap();
         }
         let record = self.record(before.drainer).await;
         let subscribed = &mut self.subscribed[position];

@@ -84,7 +84,7 @@ impl History<'_> {
         let clock = self.simulation.clock(process.skew_ms);
         let store = self.store;
         let emitter = Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), clock);
-        (which, process.dispatch.clone(), emitter)
+        (which, process.stage.clone(), emitter)
     }
 
     fn spawn(&mut self, what: &str, future: impl Future<Output = ()> + 'static) {
@@ -97,7 +97,7 @@ impl History<'_> {
         let runs = self.scenario.wanted.iter().filter(|(.., (.., started))| !calm || !started);
         let runs: Vec<_> = runs.map(|(run_id, run)| (run_id.clone(), run.clone())).collect();
         let Some((run_id, (workflow, mut input, started))) = self.random.choice(runs) else { return };
-        let (_, dispatch, emitter) = self.any_process();
+        let (_, stage, emitter) = self.any_process();
         // Another caller may want another run by that name.
         let is_other = started && self.random.u8(..4) == 0;
         if is_other {
@@ -106,7 +106,7 @@ impl History<'_> {
         let submission = RunSubmission { workflow: workflow.into(), input, run_id: Some(run_id.clone()) };
         let told = self.told.clone();
         self.spawn("start", async move {
-            match dispatch.runs.start_run(&emitter, submission).await {
+            match stage.runs.start_run(&emitter, submission).await {
                 Ok(run) => {
                     assert!(!is_other && run.run_id.as_str() == run_id, "{run_id} is {run:?}");
                     assert!(!started || run.collapsed, "{run_id} is new again");
@@ -130,7 +130,7 @@ impl History<'_> {
             self.scenario.sent(number);
         }
         let began = *self.scenario.sends[number].began.get_or_insert(self.steps);
-        let (which, dispatch, emitter) = self.any_process();
+        let (which, stage, emitter) = self.any_process();
         let told = self.told.clone();
         if send.old {
             let clock = self.simulation.clock(self.processes[which].skew_ms);
@@ -147,7 +147,7 @@ impl History<'_> {
             let from = event_id.as_deref().map(|event_id| (&from, name(event_id)));
             let data = json!({ "number": number });
             let event = EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
-            match dispatch.events.send_event(&emitter, event, from).await {
+            match stage.events.send_event(&emitter, event, from).await {
                 Ok(sent) => {
                     told.borrow_mut().push(Told::Sent { number, event_id: sent.event_id.to_string(), began })
                 }
@@ -193,11 +193,11 @@ impl History<'_> {
     }
 
     fn post_to(&mut self, token: String, payload: u64, idempotency_key: Option<String>) {
-        let (_, dispatch, _) = self.any_process();
+        let (_, stage, _) = self.any_process();
         let told = self.told.clone();
         self.spawn("post", async move {
             let given = HookPayload { payload: json!(payload), idempotency_key };
-            match dispatch.hooks.receive_by_hook(Some(&name(TENANT)), &token, given).await {
+            match stage.hooks.receive_by_hook(Some(&name(TENANT)), &token, given).await {
                 Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
                 Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
                 Ok(HookAnswer::Unknown) => panic!("{token} is unknown"),
@@ -209,9 +209,9 @@ impl History<'_> {
 
     fn cancel(&mut self) {
         let Some(run_id) = self.random.choice(under_way(&self.observed.runs)) else { return };
-        let (_, dispatch, _) = self.any_process();
+        let (_, stage, _) = self.any_process();
         self.spawn("cancel", async move {
-            match dispatch.runs.cancel_run(&name(TENANT), &run_id, Some("no more")).await {
+            match stage.runs.cancel_run(&name(TENANT), &run_id, Some("no more")).await {
                 Ok(run) => assert!(run.state.is_terminal(), "{run_id} is {}", run.state),
                 Err(ComponentError::Illegal(_) | ComponentError::Store(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
@@ -220,15 +220,15 @@ impl History<'_> {
     }
 
     pub(super) fn sweep(&mut self) {
-        let (_, dispatch, _) = self.any_process();
+        let (_, stage, _) = self.any_process();
         let (calm, first) = (self.is_calm(), self.random.bool());
         self.spawn("sweep", async move {
             if first || calm {
-                let swept = dispatch.run_sweep.sweep_runs().await;
+                let swept = stage.run_sweep.sweep_runs().await;
                 assert!(swept.is_ok() || !calm, "{swept:?}");
             }
             if !first || calm {
-                let swept = dispatch.sweep.sweep(None).await;
+                let swept = stage.sweep.sweep(None).await;
                 assert!(swept.is_ok() || !calm, "{swept:?}");
             }
         });
@@ -241,21 +241,21 @@ impl History<'_> {
             could.extend(under_way(&self.observed.runs));
         }
         let Some(run_id) = self.random.choice(could) else { return };
-        let (_, dispatch, emitter) = self.any_process();
+        let (_, stage, emitter) = self.any_process();
         let (random, calm) = (Rng::with_seed(self.random.u64(..)), self.is_calm());
-        self.spawn("driver", external_runs::append_one(dispatch, emitter, run_id, random, calm));
+        self.spawn("driver", external_runs::append_one(stage, emitter, run_id, random, calm));
     }
 
     fn work(&mut self) {
-        let (_, dispatch, _) = self.any_process();
+        let (_, stage, _) = self.any_process();
         let (sqs, queue) = (self.store.clients.sqs.clone(), url(&self.store.names.task_queue));
         let fails = self.random.u8(..5) == 0;
-        self.spawn("work", async move { drop(task_worker::work(dispatch, sqs, queue, fails).await) });
+        self.spawn("work", async move { drop(task_worker::work(stage, sqs, queue, fails).await) });
     }
 
     fn drain(&mut self) {
         self.undrained = false;
-        let (_, dispatch, _) = self.any_process();
+        let (_, stage, _) = self.any_process();
         let drainer = match (self.scenario.with_tasks, self.scenario.with_subscriptions) {
             (true, true) => ["jobs", "workflow_runner"][self.random.usize(..2)],
             (true, false) => "jobs",
@@ -263,7 +263,7 @@ impl History<'_> {
             (false, false) => return,
         };
         self.spawn("drain", async move {
-            let _ = dispatch.drains.drain(&name(TENANT), &name(drainer), None).await;
+            let _ = stage.drains.drain(&name(TENANT), &name(drainer), None).await;
         });
     }
 

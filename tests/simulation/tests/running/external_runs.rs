@@ -18,21 +18,15 @@ use super::{
 const MOST: usize = 3;
 
 /// Looks at the log of a run and appends something that can follow. In a `hurry` it comes to the end.
-pub(super) async fn append_one(
-    dispatch: Stage,
-    emitter: Emitter,
-    run_id: String,
-    mut random: Rng,
-    hurry: bool,
-) {
-    let log = match dispatch.runs.run_events(&name(TENANT), &run_id).await {
+pub(super) async fn append_one(stage: Stage, emitter: Emitter, run_id: String, mut random: Rng, hurry: bool) {
+    let log = match stage.runs.run_events(&name(TENANT), &run_id).await {
         Ok(log) => log,
         Err(ComponentError::Unknown { .. }) => Vec::new(),
         Err(_) => return,
     };
-    let now = dispatch.now().get();
+    let now = stage.now().get();
     let Some(event) = next(&RunHistory::of(&log).unwrap(), &run_id, now, &mut random, hurry) else { return };
-    match dispatch.external_runs.append_external(&emitter, &run_id, event).await {
+    match stage.external_runs.append_external(&emitter, &run_id, event).await {
         // Another driver was faster, or a service did not do its part.
         Ok(_) | Err(ComponentError::Illegal(_) | ComponentError::Refused(_) | ComponentError::Store(_)) => {}
         Err(ComponentError::Emit(_)) => {}

@@ -29,7 +29,7 @@ pub(super) struct Acknowledged {
 
 pub(super) struct FinalChecks<'a> {
     pub(super) store: &'a Store,
-    pub(super) dispatch: &'a Stage,
+    pub(super) stage: &'a Stage,
     pub(super) runner: &'a Runner,
     pub(super) scenario: &'a Scenario,
     pub(super) acknowledged: &'a Acknowledged,
@@ -49,7 +49,7 @@ impl FinalChecks<'_> {
         }
         let mut sent = Vec::new();
         for event in EVENTS {
-            sent.extend(self.dispatch.runs.sent_events(&name(TENANT), event, 100, None).await.unwrap().items);
+            sent.extend(self.stage.runs.sent_events(&name(TENANT), event, 100, None).await.unwrap().items);
         }
         self.check_sent(&observed.runs, &sent).await;
         let mut payloads: BTreeMap<u64, u64> = BTreeMap::new();
@@ -73,7 +73,7 @@ impl FinalChecks<'_> {
 
     async fn check_run(&self, known: &ObservedRun) {
         let (run_id, record, history) = (&known.run_id, &known.record, &known.history);
-        let entries = self.dispatch.runs.logs.log_entries(TENANT, run_id, 0).await.unwrap();
+        let entries = self.stage.runs.logs.log_entries(TENANT, run_id, 0).await.unwrap();
         let events = |entries: &[ledgerline_runs::LogEntry]| -> Vec<_> {
             entries.iter().flat_map(|entry| entry.events.clone()).collect()
         };
@@ -322,7 +322,7 @@ impl FinalChecks<'_> {
 
     async fn check_lists(&self, runs: &BTreeMap<String, ObservedRun>) {
         for state in RunState::ALL {
-            let listed = self.dispatch.runs.runs(&name(TENANT), Some(*state), 100, None).await.unwrap();
+            let listed = self.stage.runs.runs(&name(TENANT), Some(*state), 100, None).await.unwrap();
             let mut listed: Vec<String> = listed.items.iter().map(|run| run.run_id.to_string()).collect();
             listed.sort();
             let known = runs.iter().filter(|(_, known)| known.history.state() == Some(*state));
@@ -344,7 +344,7 @@ impl FinalChecks<'_> {
             let message = RunMessage { tenant_id: name(TENANT), run_id: run_id.clone() };
             let visited = self.runner.visit(&message, None).await.unwrap();
             assert_eq!(visited, Visited::Suspended, "{run_id}");
-            let entries = self.dispatch.runs.logs.log_entries(TENANT, run_id, 0).await.unwrap();
+            let entries = self.stage.runs.logs.log_entries(TENANT, run_id, 0).await.unwrap();
             assert_eq!(entries.len(), known.entries.len(), "{run_id} could go on, and no runner visited it");
         }
     }

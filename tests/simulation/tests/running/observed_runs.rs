@@ -41,7 +41,7 @@ struct Lease {
 /// All runs of a history as they are after its last step.
 pub(super) struct ObservedRuns<'s> {
     store: &'s Store,
-    dispatch: Stage,
+    stage: Stage,
     pub(super) runs: BTreeMap<String, ObservedRun>,
     leases: BTreeMap<String, Lease>,
     /// When visits began.
@@ -94,8 +94,8 @@ impl ObservedRun {
 }
 
 impl<'s> ObservedRuns<'s> {
-    pub(super) fn new(store: &'s Store, dispatch: Stage) -> Self {
-        Self { store, dispatch, runs: BTreeMap::new(), leases: BTreeMap::new(), visits: BTreeMap::new() }
+    pub(super) fn new(store: &'s Store, stage: Stage) -> Self {
+        Self { store, stage, runs: BTreeMap::new(), leases: BTreeMap::new(), visits: BTreeMap::new() }
     }
 
     pub(super) fn visit_begins(&mut self, visit: u64, step: u64) {
@@ -116,7 +116,7 @@ impl<'s> ObservedRuns<'s> {
             let key = keys::run(TENANT, &known.run_id);
             let record: Value = self.store.control().get(&key).await.unwrap().unwrap_or_default();
             let news =
-                self.dispatch.runs.logs.log_entries(TENANT, &known.run_id, known.entries.len() as u64).await;
+                self.stage.runs.logs.log_entries(TENANT, &known.run_id, known.entries.len() as u64).await;
             for entry in news.unwrap() {
                 known.add(entry, step);
             }

@@ -105,7 +105,7 @@ impl Scenario {
     }
 
     /// Has subscriptions made, and answers the events that are for them.
-    pub(super) async fn subscribe(&self, dispatch: &Stage) -> Vec<ValidEvent> {
+    pub(super) async fn subscribe(&self, stage: &Stage) -> Vec<ValidEvent> {
         if self.with_subscriptions {
             for (workflow, glob) in [
                 (json!({"workflowType": "o", "kind": "run", "workflow": "script"}), "order.*"),
@@ -117,10 +117,10 @@ impl Scenario {
                 let workflow: NewWorkflowType = serde_json::from_value(workflow).unwrap();
                 let id = workflow.workflow_type.clone();
                 let workflow = workflow.created_at(at(BEGINNING)).unwrap();
-                dispatch.registry().register(&name(TENANT), &workflow).await.unwrap();
+                stage.registry().register(&name(TENANT), &workflow).await.unwrap();
                 let new = json!({"eventTypeGlob": glob, "workflowType": id});
                 let new: NewSubscription = serde_json::from_value(new).unwrap();
-                dispatch.registry().subscribe(&name(TENANT), new).await.unwrap();
+                stage.registry().subscribe(&name(TENANT), new).await.unwrap();
             }
         }
         self.orders.clone()

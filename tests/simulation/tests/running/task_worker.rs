@@ -12,7 +12,7 @@ const EXTENSION: Duration = Duration::from_secs(40);
 const ATTEMPTS: u32 = 50;
 
 pub(super) async fn work(
-    dispatch: Stage,
+    stage: Stage,
     sqs: aws_sdk_sqs::Client,
     queue: String,
     fails: bool,
@@ -21,7 +21,7 @@ pub(super) async fn work(
     let Some(received) = answer.ok().and_then(|answer| answer.messages?.pop()) else { return Ok(()) };
     let body = received.body().unwrap();
     let message = TaskMessage::parse(body).unwrap();
-    let is_over = match dispatch.tasks.acquire(&message, body, "worker", EXTENSION, ATTEMPTS).await? {
+    let is_over = match stage.tasks.acquire(&message, body, "worker", EXTENSION, ATTEMPTS).await? {
         Acquisition::Held { .. } => false,
         Acquisition::Ended => true,
         Acquisition::Exhausted { .. } => panic!("{ATTEMPTS} attempts"),
@@ -35,7 +35,7 @@ pub(super) async fn work(
                     usage: None,
                 },
             };
-            dispatch.tasks.end(&lease, end).await? == EndAnswer::Done
+            stage.tasks.end(&lease, end).await? == EndAnswer::Done
         }
     };
     if is_over {

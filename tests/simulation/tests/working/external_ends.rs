@@ -78,13 +78,13 @@ fn end(random: &mut Rng, emitter: &Emitter, task: &str) -> ValidEvent {
 }
 
 /// Has a subscription start a task beside the job. Answers the event that it starts by.
-pub(super) async fn subscribe(dispatch: &Stage, emitter: &Emitter) -> ValidEvent {
+pub(super) async fn subscribe(stage: &Stage, emitter: &Emitter) -> ValidEvent {
     let tenant = name(TENANT);
     let definition = json!({ "workflowType": "alone", "kind": "task", "maxAttempts": ATTEMPTS, "createdAt": emitter.now() });
     let workflow_type: WorkflowType = serde_json::from_value(definition).unwrap();
-    dispatch.registry().register(&tenant, &workflow_type).await.unwrap();
+    stage.registry().register(&tenant, &workflow_type).await.unwrap();
     let new = json!({ "eventTypeGlob": "price.*", "workflowType": "alone" });
     let new: NewSubscription = serde_json::from_value(new).unwrap();
-    dispatch.registry().subscribe(&tenant, new).await.unwrap();
+    stage.registry().subscribe(&tenant, new).await.unwrap();
     admitted(event(TENANT, "price", emitter.now()))
 }

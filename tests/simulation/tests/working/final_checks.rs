@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{ATTEMPTS, ByRun, JOB, Plan, Ran, TENANT, external_ends::is_external};
 
 /// Everything has come to rest: each started once, each ended once, each child after its parents.
-pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &Stage) {
+pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], stage: &Stage) {
     let mut pending: ByRun<Vec<Event>> = BTreeMap::new();
     let ended_by = ended_by(store).await;
     let mut ends: ByRun<Vec<Event>> = BTreeMap::new();
@@ -81,7 +81,7 @@ pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &St
         }
     }
     assert_eq!(told, failures, "failures told, and failures");
-    let job = dispatch.jobs.job(&name(TENANT), JOB).await.unwrap();
+    let job = stage.jobs.job(&name(TENANT), JOB).await.unwrap();
     let count = plan.natures.len();
     let was_added = job.tasks.len() == count;
     assert!(was_added || job.tasks.len() == plan.tasks.as_array().unwrap().len(), "{}", job.tasks.len());
@@ -113,13 +113,13 @@ pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], dispatch: &St
         check_row(&row);
     }
     // Records, counts, marks and rows are what the ledger says.
-    let verified = Box::pin(dispatch.verify.verify(&name(TENANT), false, &mut |_| {})).await.unwrap();
+    let verified = Box::pin(stage.verify.verify(&name(TENANT), false, &mut |_| {})).await.unwrap();
     // Of two ends that contradict each other the record has one, and the list may show the other.
     let explained = |id: &str, what: String| what == "TwoEnds" && contested.contains(id);
     let mut differences = verified.differences.iter();
     let wrong = differences.find(|found| !explained(&found.entity_id, format!("{:?}", found.difference)));
     assert!(wrong.is_none(), "{wrong:?}");
-    let listed = dispatch.tasks.tasks(&name(TENANT), Some(TaskState::Completed), 100, None).await.unwrap();
+    let listed = stage.tasks.tasks(&name(TENANT), Some(TaskState::Completed), 100, None).await.unwrap();
     let completed = histories.values().filter_map(TaskHistory::summary);
     let completed = completed.filter(|summary| summary.state == TaskState::Completed);
     assert_eq!(listed.items.len(), completed.count());
