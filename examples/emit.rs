@@ -41,10 +41,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     println!("{}", ledger.catalogued("req-123", completed).emit().await?);
 
-    // Many at once travel in as few requests as possible; each has a fate of its own.
+    // Many events travel in as few requests as possible; each has a result of its own.
     let drafts = (1..=25).map(|n| ledger.event("page.scraped").entity("PAGE", format!("p-{n}"))).collect();
-    for fate in ledger.emit_all(drafts).await {
-        match fate {
+    for result in ledger.emit_all(drafts).await {
+        match result {
             Ok(event_id) => println!("{event_id}"),
             Err(error) => eprintln!("not emitted: {error}"),
         }

@@ -1,8 +1,8 @@
 //! Measured figures: `cargo run --release -p ledgerline-bench [name …]`, and runs of workflows beside other
 //! products: the program `runs`, which `bench/rivals/run` calls.
 //!
-//! Each bench stands in a file of its own under `benches/` and returns a `Report`; the goals are beside the
-//! figures, so that a run says by itself what holds. `docs/figures.md` tells what is measured.
+//! Each bench has a file of its own under `benches/` and returns a `Report`, which shows each figure beside its goal.
+//! `docs/figures.md` describes what is measured.
 
 mod backlog;
 mod benches;
@@ -14,6 +14,8 @@ mod item_size;
 mod local_jobs;
 mod memory;
 mod meter;
+mod naive_job_reads;
+mod naive_loop;
 mod noop;
 mod one_by_one;
 mod pipeline;
@@ -27,8 +29,6 @@ mod runs_api;
 mod runtime_api;
 mod samples;
 mod saving;
-mod seed_jobs;
-mod seed_loop;
 mod services;
 mod shapes;
 mod sightings;
@@ -54,10 +54,10 @@ struct Arguments {
     /// Which benches to run; all of them if none is named
     #[arg(value_parser = names())]
     benches: Vec<String>,
-    /// Only names the benches
+    /// List the benches and run none
     #[arg(long)]
     list: bool,
-    /// Prints one JSON object per line instead of tables
+    /// Print one JSON object per line instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +77,7 @@ const BENCHES: [Bench; 16] = [
     },
     Bench {
         name: "job-cost",
-        about: "requests and units of jobs of 10, 100 and 1,000 tasks, beside the seed's reads",
+        about: "requests and units of jobs of 10, 100 and 1,000 tasks, beside the reads of a naive polling dispatcher",
         run: benches::job_cost::run,
     },
     Bench {
@@ -117,7 +117,7 @@ const BENCHES: [Bench; 16] = [
     },
     Bench {
         name: "drain",
-        about: "draining a backlog with exactly-once starts, beside the seeds' loop",
+        about: "draining a backlog with exactly-once starts, beside a naive polling loop",
         run: benches::drain::run,
     },
     Bench {

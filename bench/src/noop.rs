@@ -1,4 +1,4 @@
-//! A worker's hand that runs nothing: takes a task, tells that it has begun, and completes it.
+//! A worker without commands: it acquires a task, emits that processing has started, and completes the task.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 const EXTENSION: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 3;
 
-/// Takes the task of a message and tells that it has begun.
+/// Acquires the task of a message and emits that processing has started.
 pub(crate) async fn begin(stage: &Stage, body: &str) -> anyhow::Result<TaskLease> {
     let message = TaskMessage::parse(body)?;
     let taken = stage.tasks.acquire(&message, body, "worker-1", EXTENSION, ATTEMPTS).await?;
@@ -28,7 +28,7 @@ pub(crate) async fn begin(stage: &Stage, body: &str) -> anyhow::Result<TaskLease
     Ok(*lease)
 }
 
-/// Completes a task that took so long.
+/// Completes a task that took `duration_ms`.
 pub(crate) async fn complete(stage: &Stage, lease: &TaskLease, duration_ms: u64) -> anyhow::Result<()> {
     let end = TaskEnd::Completed { output: json!({ "pages": 42 }), duration_ms, exit_code: 0, usage: None };
     let ended = stage.tasks.end(lease, end).await?;

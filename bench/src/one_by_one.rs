@@ -1,7 +1,7 @@
 use anyhow::Context;
 use regex::Regex;
 
-/// Globs as the seeds' loop has them: each a regex of its own, compiled once, tried one after another.
+/// The globs of a naive polling loop: each a regex of its own, compiled once, tried one after another.
 pub(crate) struct OneByOne(Vec<Regex>);
 
 impl OneByOne {

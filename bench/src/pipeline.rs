@@ -1,5 +1,5 @@
-//! The way of a job from its submission to its end, one step after the other: nothing runs beside it, so every
-//! request is its own, and a clock that stands still between the steps makes them the same each time.
+//! Runs a job from its submission to its end, one step after the other. Nothing else runs meanwhile, so every request
+//! belongs to the job, and a clock that stands still between the steps makes the requests the same each time.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use ledgerline_embedded::Service;
 use ledgerline_event::{JobState, Millis, Name};
 use ledgerline_jobs::{JobSubmission, SubmittedJobTask};
 use ledgerline_ledger::{Clients, Clock, Emitter, Saver, telemetry::Metrics};
@@ -39,8 +38,8 @@ pub(crate) struct Pipeline {
     clock: Clock,
 }
 
-/// What a job took.
-pub(crate) struct Run {
+/// What a job cost.
+pub(crate) struct JobCost {
     pub(crate) tenant: Name,
     pub(crate) job_id: Name,
     /// When each of its tasks completed.
@@ -87,7 +86,7 @@ impl Pipeline {
         tenant: &str,
         tasks: Vec<SubmittedJobTask>,
         task_ms: u64,
-    ) -> anyhow::Result<Run> {
+    ) -> anyhow::Result<JobCost> {
         let tenant = Name::new("tenantId", tenant)?;
         let count = tasks.len();
         let app = Name::new("appName", "shop")?;
@@ -106,27 +105,23 @@ impl Pipeline {
         self.advance(SETTLED_MS);
         self.wake(&tenant).await?;
 
-        let requests = self.services.embedded.requests();
-        let to = |tables: bool| {
-            let counted =
-                requests.iter().filter(|((service, _), _)| (*service == Service::DynamoDb) == tables);
-            counted.map(|(_, count)| count).sum()
-        };
+        let to_tables = self.services.table_requests();
+        let to_others = self.services.requests() - to_tables;
         let units = self.meter.take();
         let job = Box::pin(self.stage.jobs.job(&tenant, &job_id)).await?;
         ensure!(job.job.state == JobState::Completed, "the job is {:?}", job.job);
-        Ok(Run {
+        Ok(JobCost {
             tenant,
             job_id,
             completions,
-            to_tables: to(true),
-            to_others: to(false),
+            to_tables,
+            to_others,
             write_units: units.units,
             read_units: units.read_units,
         })
     }
 
-    /// Runs as many tasks as there are and a worker has slots for. Answers when each completed.
+    /// Runs the waiting tasks, as many as a worker has slots for. Returns when each completed.
     async fn work(&self, tenant: &Name, task_ms: u64) -> anyhow::Result<Vec<Millis>> {
         let receive = self.clients.sqs.receive_message().queue_url(&self.queue_url);
         let messages = receive.max_number_of_messages(SLOTS).send().await?.messages.unwrap_or_default();
@@ -148,7 +143,7 @@ impl Pipeline {
         Ok(vec![now; leases.len()])
     }
 
-    /// Saves what is on the bus and wakes the drainers, until that leads to nothing more.
+    /// Saves the events on the bus and wakes the drainers, again and again, until the bus is empty.
     async fn settle(&self, tenant: &Name) -> anyhow::Result<()> {
         while self.saving.save().await? > 0 {
             self.wake(tenant).await?;

@@ -22,7 +22,7 @@ use crate::{
     spread::Spread, trace::Trace, workflows::workflows, workload::Workload,
 };
 
-/// The ledger has everything when nothing was on its way to it for so long.
+/// How long no event may have been sent to the ledger until it counts as complete.
 const QUIET: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) enum Waiting {
     /// By `GET /api/runs/{id}?waitMs=…`, which answers then.
     Asking,
-    /// In process, when the end is in the log; the result is not handed over.
+    /// The bench notifies it in process when the log has the end; it gets no result.
     Told,
 }
 

@@ -129,8 +129,8 @@ impl RunPipeline {
             let stage = services.stage(&for_runs, clock.clone()).await?;
             anyhow::Ok((stage, services.stage(&for_drains, clock.clone()).await?))
         })?;
-        // A sleep is not waited for with the run in hand: the clock does not move by itself.
-        let options = RunnerOptions { patience_ms: 0, ..RunnerOptions::default() };
+        // The runner must not wait in place for the end of a sleep: the clock does not move by itself.
+        let options = RunnerOptions { wait_in_place_ms: 0, ..RunnerOptions::default() };
         let runner = Runner::new(stage.clone(), workflows(), options);
         let (tenant, app) = (Name::new("tenantId", "tenant")?, Name::new("appName", "shop")?);
         let emitter = Emitter::with_clock(&for_runs, &names, tenant.clone(), app, clock);
@@ -165,7 +165,7 @@ impl RunPipeline {
         Box::pin(self.stage.runs.run(&self.tenant, run_id)).await.context("reading a run")
     }
 
-    /// Saves what is on the bus. Answers how many events that were.
+    /// Saves what is on the bus. Returns how many events that were.
     pub(crate) async fn save(&self) -> anyhow::Result<usize> {
         self.saving.save().await
     }

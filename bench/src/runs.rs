@@ -1,5 +1,5 @@
-//! Runs of workflows in local mode, beside which `bench/rivals/run` measures other products: the same workloads, the
-//! same warm-up, the same figures. Each workload gets a process and a data folder of its own.
+//! Measures runs of workflows in local mode. `bench/rivals/run` measures other products with the same workloads, the same
+//! warm-up and the same figures. Each workload gets a process and a data folder of its own.
 
 use std::{env, process::Command, time::Duration};
 
@@ -15,27 +15,27 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "runs")]
 struct Arguments {
-    /// Which workloads; all of them if none is named
+    /// Which workloads [default: all]
     workloads: Vec<Workload>,
     /// Seconds of measuring
     #[arg(long, default_value_t = if cfg!(debug_assertions) { 2.0 } else { 10.0 })]
     seconds: f64,
-    /// Seconds before
+    /// Seconds of warm-up before that
     #[arg(long, default_value_t = if cfg!(debug_assertions) { 1.0 } else { 5.0 })]
     warm_up: f64,
-    /// Callers do not ask: they are told when the end is in the log
+    /// Notify callers in this process when a run has ended; otherwise they wait in an HTTP request
     #[arg(long)]
     told: bool,
-    /// Prints the requests of two runs instead
+    /// Print the requests of two runs instead of measuring
     #[arg(long)]
     trace: bool,
-    /// In this process, one workload only
+    /// Measure one workload in this process
     #[arg(long, hide = true)]
     here: bool,
 }
 
-/// Measures the workloads that the command line names and prints a line of JSON for each; what else there is to know
-/// goes to standard error.
+/// Measures the workloads that the command line names and prints a line of JSON for each. Everything else goes to standard
+/// error.
 pub fn runs() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if let (true, [workload]) = (arguments.here, arguments.workloads.as_slice()) {

@@ -18,7 +18,7 @@ pub(crate) struct Saving {
 }
 
 impl Saving {
-    /// Saves what is on the bus. Answers how many events that were.
+    /// Saves what is on the bus. Returns how many events that were.
     pub(crate) async fn save(&self) -> anyhow::Result<usize> {
         let mut saved = 0;
         loop {

@@ -31,7 +31,7 @@ impl Shape {
         }
     }
 
-    /// A job of so many tasks, all of which are called `noop`.
+    /// A job of `count` tasks, all of which are called `noop`.
     pub(crate) fn tasks(self, count: usize) -> Vec<SubmittedJobTask> {
         let task = |number| SubmittedJobTask {
             task_id: task_id(number),

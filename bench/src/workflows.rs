@@ -59,7 +59,7 @@ async fn payment(ctx: Ctx, criteria: Value) -> Result<Value, Error> {
     Ok(ctx.wait_for_event(AWAITED).matching(criteria).await?.data)
 }
 
-/// Waits so often, one wait after the other.
+/// Waits for an event a number of times, one wait after the other.
 async fn payments(ctx: Ctx, (waits, criteria): (u64, Value)) -> Result<u64, Error> {
     for _ in 0..waits {
         ctx.wait_for_event(AWAITED).matching(criteria.clone()).await?;

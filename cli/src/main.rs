@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ledgerline::args::Cli;
 
-/// Local mode allocates without end, and in many threads.
+/// Local mode allocates heavily from many threads; mimalloc is faster here.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

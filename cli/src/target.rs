@@ -100,9 +100,9 @@ impl Target {
     /// An emitter for events that a user causes at the command line.
     pub(crate) fn emitter(&self, app: Name) -> anyhow::Result<Emitter> {
         let emitter = Emitter::new(&self.clients, &self.names, self.tenant()?.clone(), app);
-        Ok(emitter.within(|origin| {
-            origin.context.source = Some("user".into());
-            origin.context.origin = Some("cli".into());
+        Ok(emitter.with_scope(|scope| {
+            scope.context.source = Some("user".into());
+            scope.context.origin = Some("cli".into());
         }))
     }
 

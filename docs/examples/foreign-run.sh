@@ -17,7 +17,7 @@ fail() {
   exit 1
 }
 
-# A new ULID: ten digits of time and sixteen of chance.
+# A new ULID: ten digits of time and sixteen random ones.
 ulid() {
   local digits=0123456789ABCDEFGHJKMNPQRSTVWXYZ time text='' i
   time=$(($(date +%s) * 1000))

@@ -84,7 +84,7 @@ def an_order_waits_for_its_payment_and_is_shipped(stack, slack):
     assert (run["state"], run["workflowVersion"]) == ("running", "1"), run
     pay(stack, tenant, "o-2", 900)
     pay(stack, tenant, "o-1", 900)
-    # The other payment was sent before anybody waited for it.
+    # The other payment was sent before any run waited for it.
     early = begin(stack, tenant, "order", {"orderId": "o-2", **ORDER})
     for one in (run_id, early):
         run = ended(stack, tenant, one)

@@ -8,7 +8,7 @@ mod runs;
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::catalogue::TaskState;
 use ledgerline_store::keys::{self, ControlKey};
-use ledgerline_verify::{Standing, Verified};
+use ledgerline_verify::{Mode, Standing, Verified};
 use serde_json::{Value, json};
 
 use ledgerline_test_support::{Item, Ledger, diamond, event, name, scan, text};
@@ -40,22 +40,22 @@ async fn some_work() -> Ledger {
 
 async fn emit(ledger: &Ledger, event_type: &str, task: &str, properties: Value) {
     ledger.advance(1);
-    let emitter = ledger.emitter("t").within(|origin| origin.context.generation = Some(1));
+    let emitter = ledger.emitter("t").with_scope(|scope| scope.context.generation = Some(1));
     emitter.event(event_type).entity("TASK", task).properties(properties).emit().await.unwrap();
 }
 
-/// Until the drainer has passed everything, and nothing is recent any more.
+/// Drains everything, and lets so much time pass that `verify` counts nothing as recent.
 async fn settle_all(ledger: &Ledger, tenant: &str) {
     ledger.settle(tenant).await;
     ledger.advance(120_000);
     ledger.settle(tenant).await;
 }
 
-async fn verify(ledger: &Ledger, rebuild: bool) -> Verified {
-    ledger.stage.verify.verify(&name("t"), rebuild, &mut |_| {}).await.unwrap()
+async fn verify(ledger: &Ledger, mode: Mode) -> Verified {
+    ledger.stage.verify.verify(&name("t"), mode, &mut |_| {}).await.unwrap()
 }
 
-/// What was found, in short.
+/// The differences in short: the id of the entity, the kind of the difference, and its standing.
 fn found(verified: &Verified) -> Vec<(&str, &str, Standing)> {
     let of = verified.differences.iter();
     of.map(|found| (found.entity_id.as_str(), found.difference.as_str(), found.standing)).collect()
@@ -93,7 +93,7 @@ fn number(value: i64) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 
-/// Everything that is stored of a tenant, but for what others change by looking at it.
+/// The rows of a tenant in the control table, sorted.
 async fn control_rows(ledger: &Ledger, tenant: &str) -> Vec<(String, String, Item)> {
     let text = |row: &Item, name: &str| row[name].as_s().unwrap().clone();
     let rows = scan(&ledger.store.clients, &ledger.store.names.control_table).await;
@@ -106,21 +106,21 @@ async fn control_rows(ledger: &Ledger, tenant: &str) -> Vec<(String, String, Ite
 #[tokio::test]
 async fn everything_agrees_after_jobs_that_completed_failed_and_were_resumed() {
     let ledger = some_work().await;
-    let verified = verify(&ledger, false).await;
+    let verified = verify(&ledger, Mode::Report).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (9, 2));
     assert!(verified.events > 20 && verified.agrees());
 
     ledger.stage.jobs.resume_job(&ledger.emitter("t"), "broken").await.unwrap();
     ledger.settle("t").await;
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     ledger.work_off("t").await;
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     settle_all(&ledger, "t").await;
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (12, 2));
-    let unknown = ledger.stage.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let unknown = ledger.stage.verify.verify(&name("u"), Mode::Rebuild, &mut |_| {}).await.unwrap();
     assert_eq!((unknown.tasks, unknown.jobs, unknown.events, unknown.differences.len()), (0, 0, 0, 0));
 }
 
@@ -132,7 +132,7 @@ async fn refused_ends_and_events_of_other_systems_are_no_difference() {
         ledger.emitter("t").event(event_type).entity("JOB", job).properties(properties).emit()
     };
     let one = |id: &str, parent: &[&str]| json!([{"taskId": id, "name": "x", "dependsOn": parent}]);
-    // A cycle, an id that is taken, tasks for a job that is completed, and for one that is not there.
+    // Refused: a cycle, an id that is taken, tasks for a job that is completed, and tasks for a job that does not exist.
     let created =
         |job: &str, tasks: Value| json!({"jobId": job, "requestId": job, "tasks": tasks, "totalTasks": 1});
     emit_job("cycle", "Job Created", created("cycle", one("a", &["a"]))).await.unwrap();
@@ -157,7 +157,7 @@ async fn refused_ends_and_events_of_other_systems_are_no_difference() {
     }
     settle_all(&ledger, "t").await;
     assert_eq!(ledger.job("t", "foreign").await.job.job.done, 1);
-    let verified = verify(&ledger, false).await;
+    let verified = verify(&ledger, Mode::Report).await;
     agrees(&verified);
     assert_eq!((verified.tasks, verified.jobs), (11, 5));
 }
@@ -191,22 +191,22 @@ async fn missing_stale_misplaced_and_orphaned_rows_are_found_and_rebuilt() {
             ("waits", "row-different", standing),
         ]
     };
-    let verified = verify(&ledger, false).await;
+    let verified = verify(&ledger, Mode::Report).await;
     assert_eq!(found(&verified), expected(Standing::Fault));
     assert!(!verified.agrees());
     let detail = |id: &str| {
         let of = verified.differences.iter().find(|difference| difference.entity_id == id).unwrap();
         of.detail.clone()
     };
-    assert_eq!(detail("broken:task-A"), "it says otherwise than the ledger in error");
+    assert_eq!(detail("broken:task-A"), "differs from the ledger in the fields: error");
     assert_eq!(detail("waits"), "it says completed, and the ledger says pending");
     assert!(detail("runs").starts_with("is in TASKS#t#completed at "), "{}", detail("runs"));
     assert!(detail("runs").contains("belongs in TASKS#t#processing at "), "{}", detail("runs"));
 
-    let rebuilt = verify(&ledger, true).await;
+    let rebuilt = verify(&ledger, Mode::Rebuild).await;
     assert_eq!(found(&rebuilt), expected(Standing::Rebuilt));
     assert!(rebuilt.agrees());
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     let without = |rows: Vec<(String, String, Item)>| {
         let versions = |(pk, sk, mut row): (String, String, Item)| {
             row.remove("version");
@@ -243,16 +243,16 @@ async fn another_tenants_rows_are_never_touched() {
     set(&ledger, &keys::task_summary("u", "done:task-C"), "listIn", text("TASKS#u#failed")).await;
     set(&ledger, &keys::job("u", "done"), "listIn", text("JOBS#t#failed")).await;
     let before = control_rows(&ledger, "u").await;
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     let foreign = [
         ("JOB#u#done", "row-of-another", Standing::Fault),
         ("TASK#u#done:task-B", "row-of-another", Standing::Fault),
     ];
     assert_eq!(found(&verified), foreign);
     assert_eq!(control_rows(&ledger, "u").await, before);
-    let own = ledger.stage.verify.verify(&name("u"), true, &mut |_| {}).await.unwrap();
+    let own = ledger.stage.verify.verify(&name("u"), Mode::Rebuild, &mut |_| {}).await.unwrap();
     assert_eq!(own.count(Standing::Rebuilt), 4, "{:#?}", own.differences);
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
 }
 
 #[tokio::test]
@@ -262,9 +262,9 @@ async fn a_job_in_the_wrong_list_is_found_and_listed_where_it_belongs() {
     set(&ledger, &keys::job("t", "broken"), "listAt", text("nowhere")).await;
     let expected =
         |standing| [("broken", "job-in-wrong-list", standing), ("done", "job-in-wrong-list", standing)];
-    assert_eq!(found(&verify(&ledger, false).await), expected(Standing::Fault));
-    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Rebuilt));
-    agrees(&verify(&ledger, false).await);
+    assert_eq!(found(&verify(&ledger, Mode::Report).await), expected(Standing::Fault));
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), expected(Standing::Rebuilt));
+    agrees(&verify(&ledger, Mode::Report).await);
     let running = ledger.stage.jobs.jobs(&name("t"), None, 10, None).await.unwrap();
     let states: Vec<_> =
         running.items.iter().map(|job| (job.job.job_id.as_str(), job.state.as_str())).collect();
@@ -315,10 +315,10 @@ async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_reb
             None => unset(&ledger, &key, attribute).await,
         }
         let changed = control_rows(&ledger, "t").await;
-        let verified = verify(&ledger, false).await;
+        let verified = verify(&ledger, Mode::Report).await;
         let expected: Vec<_> = expected.iter().map(|what| (job, *what, Standing::Fault)).collect();
         assert_eq!(found(&verified), expected, "{key:?} {attribute}: {:#?}", verified.differences);
-        let rebuilt = verify(&ledger, true).await;
+        let rebuilt = verify(&ledger, Mode::Rebuild).await;
         let derived = expected.iter().any(|(_, what, _)| *what == "job-in-wrong-list");
         assert_eq!(rebuilt.count(Standing::Rebuilt), u64::from(derived));
         assert!(!rebuilt.agrees());
@@ -335,7 +335,7 @@ async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_reb
         (broken.clone(), "broken", &["job-missing"]),
     ] {
         delete(&ledger, &key).await;
-        let verified = verify(&ledger, true).await;
+        let verified = verify(&ledger, Mode::Rebuild).await;
         let expected: Vec<_> = expected.iter().map(|what| (job, *what, Standing::Fault)).collect();
         assert_eq!(found(&verified), expected, "{key:?}: {:#?}", verified.differences);
         for (_, _, row) in &original {
@@ -349,11 +349,11 @@ async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_reb
     let completed = completed.unwrap();
     let gone = dynamo.delete_item().table_name(table).key("PK", completed["PK"].clone());
     gone.key("SK", completed["SK"].clone()).send().await.unwrap();
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     assert_eq!(found(&verified), [("done", "job-completion", Standing::Fault)]);
     assert!(verified.differences[0].detail.contains("no `Job Completed` is in the ledger"), "{verified:#?}");
     unset(&ledger, &done, "completedAt").await;
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     let unfinished = ("done", "job-completion", Standing::Fault);
     assert_eq!(found(&verified), [unfinished, ("done", "job-in-wrong-list", Standing::Rebuilt)]);
     assert!(verified.differences[0].detail.contains("all of its 5 tasks are completed"), "{verified:#?}");
@@ -361,14 +361,14 @@ async fn differences_in_records_that_decide_about_a_job_are_reported_and_not_reb
         put(&ledger, row.clone()).await;
     }
     dynamo.put_item().table_name(table).set_item(Some(completed)).send().await.unwrap();
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     // An orphan: the record of a job that was never created.
     let mut orphan = scan_row(&ledger, &done).await;
     orphan.insert("PK".into(), text("JOB#t#ghost"));
     orphan.insert("jobId".into(), text("ghost"));
     orphan.insert("listAt".into(), text(&orphan["listAt"].as_s().unwrap().replace("done", "ghost")));
     put(&ledger, orphan).await;
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     assert!(found(&verified).contains(&("ghost", "job-of-nobody", Standing::Fault)), "{verified:#?}");
     assert!(verified.differences.iter().all(|difference| difference.entity_id == "ghost"), "{verified:#?}");
 }
@@ -382,9 +382,9 @@ async fn a_row_of_the_version_before_that_is_never_due_is_different_and_a_rebuil
         unset(&ledger, &row(task), "dueShard").await;
     }
     let expected = |standing| [("runs", "row-different", standing), ("waits", "row-different", standing)];
-    assert_eq!(found(&verify(&ledger, false).await), expected(Standing::Fault));
-    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Rebuilt));
-    agrees(&verify(&ledger, false).await);
+    assert_eq!(found(&verify(&ledger, Mode::Report).await), expected(Standing::Fault));
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), expected(Standing::Rebuilt));
+    agrees(&verify(&ledger, Mode::Report).await);
     let due = |rows: Vec<(String, String, Item)>| {
         let due = rows.into_iter().map(|(pk, _, row)| (pk, row.get("dueAt").cloned()));
         due.collect::<Vec<_>>()
@@ -428,7 +428,7 @@ async fn a_record_that_ended_otherwise_than_the_ledger_says_is_reported_and_not_
         ("waits", "end-not-saved", Standing::Fault),
     ];
     let changed = control_rows(&ledger, "t").await;
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     assert_eq!(found(&verified), expected, "{verified:#?}");
     assert_eq!(control_rows(&ledger, "t").await, changed);
     let detail = &verified.differences[3].detail;
@@ -447,10 +447,13 @@ async fn a_claim_that_no_process_finishes_is_reported() {
     set(&ledger, &key, "dueShard", text(&keys::due_shard_of(&key))).await;
     set(&ledger, &key, "dueAt", number(i64::try_from(ledger.now().get()).unwrap())).await;
     // The next sweep is to finish it…
-    assert_eq!(found(&verify(&ledger, false).await), [("waits", "claim-overdue", Standing::NotSettled)]);
+    assert_eq!(
+        found(&verify(&ledger, Mode::Report).await),
+        [("waits", "claim-overdue", Standing::NotSettled)]
+    );
     // …and has not.
     ledger.advance(600_000);
-    assert_eq!(found(&verify(&ledger, true).await), [("waits", "claim-overdue", Standing::Fault)]);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), [("waits", "claim-overdue", Standing::Fault)]);
     ledger.stage.sweep.sweep(None).await.unwrap();
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
 }

@@ -80,13 +80,22 @@ fn free_events() -> usize {
     (0..EVENTS).filter(is_free).count()
 }
 
+/// Which events a tenant has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backlog {
+    /// Good ones, and bad ones among them.
+    WithBadEvents,
+    /// The same good ones alone.
+    GoodEvents,
+}
+
 /// Alternating rounds with and without the bad events.
 pub(crate) fn run() -> anyhow::Result<Report> {
     let bench = Bench::start()?;
     let mut tenants = Vec::new();
     for round in 0..ROUNDS {
-        let with_bad = bench.prepare(&format!("bad-{round}"), true)?;
-        tenants.push([with_bad, bench.prepare(&format!("good-{round}"), false)?]);
+        let with_bad = bench.prepare(&format!("bad-{round}"), Backlog::WithBadEvents)?;
+        tenants.push([with_bad, bench.prepare(&format!("good-{round}"), Backlog::GoodEvents)?]);
     }
     let good = (0..EVENTS).filter(|number| Flaw::of(*number).is_none()).count();
     let (mut with_bad, mut without): (Vec<Round>, Vec<Round>) = Default::default();
@@ -147,7 +156,7 @@ impl Bench {
     }
 
     /// A tenant with one subscription, which every event matches, and its events.
-    fn prepare(&self, tenant: &str, with_bad: bool) -> anyhow::Result<Name> {
+    fn prepare(&self, tenant: &str, backlog: Backlog) -> anyhow::Result<Name> {
         let tenant = Name::new("tenantId", tenant)?;
         self.runtime.block_on(async {
             let stage = self.services.stage(&self.clients, system_clock()).await?;
@@ -158,8 +167,8 @@ impl Bench {
                 "inputMapper": { "event": "$.event_id", "currency": "$.payload.currency" },
             }))?;
             stage.registry().subscribe(&tenant, subscription).await?;
-            let numbers: Vec<usize> =
-                (0..EVENTS).filter(|number| with_bad || Flaw::of(*number).is_none()).collect();
+            let belongs = |number: &usize| backlog == Backlog::WithBadEvents || Flaw::of(*number).is_none();
+            let numbers: Vec<usize> = (0..EVENTS).filter(belongs).collect();
             for batch in numbers.chunks(BATCH) {
                 self.put(&tenant, batch).await?;
             }

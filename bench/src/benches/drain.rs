@@ -1,5 +1,5 @@
 //! Draining a backlog, of which one event in ten starts a task, with more and more
-//! subscriptions; beside it the seeds' loop over the same events, in the same run.
+//! subscriptions; beside it a naive polling loop over the same events, in the same run.
 //!
 //! Both run on this thread with a runtime of their own, as each would in a process of its own;
 //! so this thread's CPU time is theirs, and the rest is the store's. Who goes first alternates.
@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use ledgerline_drains::DEFAULT_DRAINER;
+use ledgerline_drains::{CountEvents, DEFAULT_DRAINER, RewindScope};
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::{Clients, system_clock};
 use tokio::runtime::Runtime;
@@ -15,8 +15,8 @@ use tokio::runtime::Runtime;
 use crate::{
     backlog,
     cpu::{measured, of_process},
+    naive_loop::{NaiveLoop, Passed},
     report::{Goal, Report},
-    seed_loop::{Passed, SeedLoop},
     services::Services,
     spread::Spread,
     subscribers::{ONE_IN_TEN, SIZES, bystander, register, subscribe},
@@ -45,15 +45,15 @@ pub(crate) fn run() -> anyhow::Result<Report> {
         for ((_, tenant), [drains, loops]) in tenants.iter().zip(&mut rounds) {
             if round % 2 == 0 {
                 drains.push(bench.drain(tenant)?);
-                loops.push(bench.seed_loop(tenant)?);
+                loops.push(bench.naive_loop(tenant)?);
             } else {
-                loops.push(bench.seed_loop(tenant)?);
+                loops.push(bench.naive_loop(tenant)?);
                 drains.push(bench.drain(tenant)?);
             }
         }
     }
     for ((size, _), [drains, loops]) in tenants.iter().zip(&rounds) {
-        for (who, rounds) in [("drain", drains), ("seeds' loop", loops)] {
+        for (who, rounds) in [("drain", drains), ("naive loop", loops)] {
             let mut figure = |what: &str, of: fn(&Round) -> f64, unit: &str| {
                 let median = rounds.iter().map(of).collect::<Spread>().median();
                 report.figure(&format!("{size} subscriptions, {who}: {what}"), median, unit, Goal::None);
@@ -139,7 +139,13 @@ impl Bench {
         if begun.iter().any(|state| !state.cursor.is_empty()) {
             // A new epoch: everything starts again.
             let first = self.first.to_string();
-            let rewind = stage.drains.plan_rewind(tenant, DEFAULT_DRAINER, &first, false, false);
+            let rewind = stage.drains.plan_rewind(
+                tenant,
+                DEFAULT_DRAINER,
+                &first,
+                RewindScope::Everything,
+                CountEvents::No,
+            );
             let rewind = self.runtime.block_on(rewind)?;
             self.runtime.block_on(stage.drains.rewind(tenant, &rewind))?;
         }
@@ -149,10 +155,10 @@ impl Bench {
         Ok(round)
     }
 
-    fn seed_loop(&self, tenant: &Name) -> anyhow::Result<Round> {
-        let seed_loop = SeedLoop::new(self.clients.dynamo.clone(), &self.services.names, tenant);
-        self.runtime.block_on(seed_loop.rewind())?;
-        let (passed, round) = self.round(seed_loop.drain())?;
+    fn naive_loop(&self, tenant: &Name) -> anyhow::Result<Round> {
+        let naive_loop = NaiveLoop::new(self.clients.dynamo.clone(), &self.services.names, tenant);
+        self.runtime.block_on(naive_loop.rewind())?;
+        let (passed, round) = self.round(naive_loop.drain())?;
         self.check(passed)?;
         Ok(round)
     }

@@ -30,7 +30,7 @@ const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 3 };
 const FIRST: usize = 10;
 /// What a task runs.
 const COMMAND: &str = "true";
-/// Between two jobs: drainers look back for so long.
+/// The pause between two jobs, as long as drainers look back.
 const REST: Duration = Duration::from_secs(6);
 const LONG_POLL_SECONDS: i32 = 20;
 

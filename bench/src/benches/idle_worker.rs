@@ -94,7 +94,7 @@ impl Polls {
         })
     }
 
-    /// Waits until there were so many.
+    /// Waits until the worker has polled `count` times.
     async fn wait_for(&self, count: usize) -> anyhow::Result<Vec<Instant>> {
         let patience = PATIENCE + Duration::from_secs_f64(POLL_SECONDS) * u32::try_from(count)?;
         let began = Instant::now();

@@ -23,7 +23,7 @@ const ROUNDS: usize = 20;
 /// Created, started, three events for each step, and the wait at the end.
 const STEPS: u64 = if cfg!(debug_assertions) { 300 } else { 3_333 };
 const GOAL_MS: f64 = 50.0;
-/// Not so long that the sleep is over.
+/// Shorter than the sleep.
 const LATER_MS: u64 = 10;
 
 /// Part by part, and all of it.

@@ -25,7 +25,7 @@ pub enum SubscriptionsCommand {
         /// Its id
         id: String,
     },
-    /// Say which subscriptions an event matches, why the others do not, and with what input they start
+    /// Show which subscriptions an event matches, the input of each start, and why the others do not match
     Test(TestArgs),
     /// Enable a subscription that was disabled
     Enable {
@@ -68,10 +68,10 @@ pub struct AddSubscriptionArgs {
     /// The drainer that it belongs to
     #[arg(long, value_name = "ID", default_value = DEFAULT_DRAINER)]
     pub drainer: String,
-    /// What the drainer does with a start that still fails after all attempts
+    /// What the drainer does with a start that fails
     #[arg(long, value_enum, default_value = "park")]
     pub on_failure: OnFailureArg,
-    /// Where a drainer begins that has not begun for this tenant; without it, at the beginning of the ledger
+    /// Start position if this drainer is new to the tenant [default: start of the ledger]
     #[arg(long, value_name = "TIME")]
     pub start_at: Option<String>,
     /// Add it disabled
@@ -83,9 +83,9 @@ pub struct AddSubscriptionArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum OnFailureArg {
-    /// Park it and go on
+    /// Give up after the retries and continue
     Park,
-    /// Stop before its event and retry
+    /// Stop before the event and retry without end
     Halt,
 }
 
@@ -107,7 +107,7 @@ impl From<OnFailureArg> for OnFailure {
   echo '{\"eventType\":\"ar.overdue\",\"entityType\":\"INVOICE\",\"entityId\":\"7\",\"properties\":{\"amount\":120}}' |
     ledgerline --local subscriptions test --file -
 
-Nothing is started. Without any of these the newest event is taken.")]
+It starts nothing. Without any of these options it takes the newest event.")]
 #[group(multiple = false)]
 pub struct TestArgs {
     /// The newest event of a type, or of a glob
@@ -147,7 +147,7 @@ pub enum WorkflowsCommand {
         /// A JSON object, @FILE, or - for standard input
         #[arg(long, default_value = "{}", value_name = "JSON")]
         input: String,
-        /// Started again with the same key, nothing is started again: the answer names the first; keys hold for 30 days
+        /// Idempotency key: a repeat within 30 days starts nothing and prints the first id
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
     },
@@ -170,7 +170,7 @@ pub struct AddWorkflowArgs {
     /// What a start becomes
     #[arg(long, value_enum)]
     pub kind: KindArg,
-    /// task, run: what the worker or the runner knows it by, if not by the type's name
+    /// task, run: name that the worker or runner has registered [default: TYPE]
     #[arg(long)]
     pub name: Option<String>,
     /// task: how long it may run (90s, 5m, 2h)
@@ -182,10 +182,10 @@ pub struct AddWorkflowArgs {
     /// job: the tasks, as JSON or YAML; - is standard input
     #[arg(long, value_name = "FILE")]
     pub tasks: Option<PathBuf>,
-    /// send: the sent event's name, if not the type's name
+    /// send: name of the sent event [default: TYPE]
     #[arg(long, value_name = "NAME")]
     pub event: Option<String>,
-    /// send: what waiting runs compare with their criteria, from the input
+    /// send: one field of the match, made from the input; waiting runs compare it with their criteria
     #[arg(long = "match", value_name = "NAME=RECIPE", value_parser = pair)]
     pub matches: Vec<(String, String)>,
     /// A JSONPath over the input: one start per value
@@ -240,7 +240,7 @@ pub struct RewindArgs {
     /// Which drainer
     #[arg(long, value_name = "ID", default_value = DEFAULT_DRAINER)]
     pub drainer: String,
-    /// From where on events are handled again: 13 digits, RFC 3339, how long ago (90s, 5m, 2h, 1d), or an event's id
+    /// Where to go back to: epoch ms, RFC 3339, how long ago (90s, 5m, 2h, 1d), or an event's id
     #[arg(long, value_name = "TIME|EVENT_ID")]
     pub to: String,
     /// Start only what has no start yet, instead of everything again
@@ -265,7 +265,7 @@ pub enum ParkedCommand {
         /// Also those that are still retried
         #[arg(long)]
         all: bool,
-        /// At most so many
+        /// Maximum number of rows
         #[arg(long, short = 'n', default_value = "50")]
         limit: NonZeroUsize,
     },

@@ -32,7 +32,7 @@ pub struct EmitArgs {
     /// The system that the fact comes from
     #[arg(long, value_name = "NAME")]
     pub source_system: Option<String>,
-    /// When it happened: 13 digits, RFC 3339, or how long ago (90s, 5m, 2h, 1d)
+    /// When it happened: epoch ms, RFC 3339, or how long ago (90s, 5m, 2h, 1d)
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
 }
@@ -53,13 +53,13 @@ pub struct EventsArgs {
     /// One app
     #[arg(long)]
     pub app: Option<String>,
-    /// From: 13 digits, RFC 3339, or how long ago (90s, 5m, 2h, 1d)
+    /// From this time on: epoch ms, RFC 3339, or how long ago (90s, 5m, 2h, 1d)
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Up to and including
+    /// Up to and including this time
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// At most so many
+    /// Maximum number of rows
     #[arg(long, short = 'n', default_value = "50")]
     pub limit: NonZeroUsize,
     /// Keep running and print new events, also those that arrive up to a minute late
@@ -80,7 +80,7 @@ pub enum FailedCommand {
         /// Also those already redriven
         #[arg(long)]
         all: bool,
-        /// At most so many
+        /// Maximum number of rows
         #[arg(long, short = 'n', default_value = "50")]
         limit: NonZeroUsize,
     },

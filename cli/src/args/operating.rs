@@ -59,15 +59,15 @@ impl From<ScopeArg> for KeyScope {
   ledgerline --stage prod --tenant acme verify --rebuild
   ledgerline --stage prod --tenant acme verify --json | jq -r 'select(.standing == \"fault\").entityId'
 
-Reads the tenant's whole ledger, so on AWS it costs what reading all of its events costs. It changes nothing
-without --rebuild, and with it only what is derived: the rows that `tasks` and `task` show, and the lists of
-`tasks` and `jobs`. It reports differences in records that decide (who has run, what has ended, how many are left),
-and does not change them. What happened within the last minute, or waits for the drainer `jobs`, is `not settled
-yet` and no fault.
+It reads the tenant's whole ledger, so on AWS it costs what reading all of its events costs. Without --rebuild it
+changes nothing. With --rebuild it rebuilds derived data only: the rows that `tasks` and `task` show, the lists of
+`tasks` and `jobs`, run records that differ from their run log, and events of a run log that the ledger lacks. It
+reports differences in authoritative records (lease holder, outcome, counts) and does not change them. A
+difference that is less than a minute old, or that waits for the drainer `jobs`, is `not settled yet` and no fault.
 
 Exit codes: 0 everything agrees, or does now; 1 there are faults.")]
 pub struct VerifyArgs {
-    /// Rebuild derived rows and lists that differ
+    /// Rebuild derived data that differs
     #[arg(long)]
     pub rebuild: bool,
 }

@@ -37,9 +37,9 @@ leaves the watch; the run goes on.
 
 Exit codes with --watch: 0 completed, 1 failed or cancelled, 130 left before the end.")]
 pub struct StartRunArgs {
-    /// Its name, as its runner has it
+    /// Name of the workflow, as registered with the runner
     pub workflow: String,
-    /// What it is given: JSON, @FILE, or - for standard input
+    /// The run's input: JSON, @FILE, or - for standard input
     #[arg(long, default_value = "{}", value_name = "JSON", allow_negative_numbers = true)]
     pub input: String,
     /// The run's id; a new one without it
@@ -142,7 +142,7 @@ pub struct RunsArgs {
     /// Those in one state; without it all, those under way first
     #[arg(long, value_enum)]
     pub state: Option<RunStateArg>,
-    /// At most so many
+    /// Maximum number of rows
     #[arg(long, short = 'n', default_value = "50")]
     pub limit: NonZeroUsize,
 }
@@ -171,7 +171,7 @@ pub struct SendToHookArgs {
     /// JSON, @FILE, or - for standard input
     #[arg(long, default_value = "null", value_name = "JSON", allow_negative_numbers = true)]
     pub payload: String,
-    /// Sent again with the same key, the payload is not received again; keys hold for 30 days
+    /// Idempotency key: a repeat within 30 days sends nothing and names the same run
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
 }
@@ -182,8 +182,8 @@ pub struct SendToHookArgs {
   ledgerline --local send-event payment.received --match '{\"orderId\":\"o-1\"}' --event-data '{\"amount\":12.5}'
   ledgerline --local send-event stock.counted --event-data @count.json --idempotency-key count-2026-05-25
 
-A run that waits for an event of this name gets it if what it asks for is contained in the match: a wait for
-{\"orderId\":\"o-1\"} gets {\"orderId\":\"o-1\",\"kind\":\"card\"}. One that begins to wait later gets it too.")]
+A run that waits for an event of this name receives it if the match contains the wait's criteria: a wait for
+{\"orderId\":\"o-1\"} receives {\"orderId\":\"o-1\",\"kind\":\"card\"}. A run that begins to wait later receives it too.")]
 pub struct SendEventArgs {
     /// The event's name
     pub name: String,
@@ -193,7 +193,7 @@ pub struct SendEventArgs {
     /// The match, which must contain the criteria of a wait: a JSON object, @FILE, or - for standard input
     #[arg(long = "match", default_value = "{}", value_name = "JSON", id = "match")]
     pub matched: String,
-    /// Sent again with the same key, the event is not sent again: the answer names the first; keys hold for 30 days
+    /// Idempotency key: a repeat within 30 days sends nothing and prints the first id
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
     /// The app that it comes from
@@ -209,7 +209,7 @@ pub struct SendEventArgs {
 pub struct SentEventsArgs {
     /// The events' name
     pub name: String,
-    /// At most so many
+    /// Maximum number of rows
     #[arg(long, short = 'n', default_value = "50")]
     pub limit: NonZeroUsize,
 }

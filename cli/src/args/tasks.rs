@@ -118,7 +118,7 @@ pub struct JobsArgs {
     /// Those in one state; without it all, those that need attention first
     #[arg(long, value_enum)]
     pub state: Option<JobStateArg>,
-    /// At most so many
+    /// Maximum number of rows
     #[arg(long, short = 'n', default_value = "50")]
     pub limit: NonZeroUsize,
 }
@@ -152,7 +152,7 @@ pub struct TasksArgs {
     /// Those in one state; without it all, those under way first
     #[arg(long, value_enum)]
     pub state: Option<TaskStateArg>,
-    /// At most so many
+    /// Maximum number of rows
     #[arg(long, short = 'n', default_value = "50")]
     pub limit: NonZeroUsize,
 }
@@ -172,21 +172,22 @@ A task file, worker.toml:
   command = [\"node\", \"scrape.js\"]   # a list of words, or one line for `sh -c`
   timeout = \"10m\"                   # 90s, 15m, 1h; 1h if left out
   attempts = 3                      # 3 if left out
-  directory = \"scraper\"             # from the task file's folder, which it is if left out
-  environment = { LOG = \"info\" }    # beside the worker's own
+  directory = \"scraper\"             # relative to the task file's folder (the default)
+  environment = { LOG = \"info\" }    # added to the worker's own
 
   [tasks.\"*\"]                       # every other name; without it such tasks are left for other workers
   command = \"./run-any-task\"
 
-It runs the tasks of every tenant. A timeout and a number of attempts that were given with the task come
-before those of the file.
+It runs the tasks of every tenant. A timeout and a number of attempts that were given with the task take
+precedence over those of the file.
 
 The command gets the input as JSON on standard input and writes its output as JSON to the file
-$LEDGERLINE_OUTPUT (at most 5 MB; a field `usage` in it is told of in `Task Completed`). It may append lines
+$LEDGERLINE_OUTPUT (at most 5 MB; a field `usage` in it is copied into `Task Completed`). It may append lines
 of JSON {type, stepName?} to $LEDGERLINE_ACTIVITY, which heartbeats pass on. Exit code 0 completes the task.
-Otherwise it may say why in $LEDGERLINE_ERROR, {error, category}; without that the end of its standard
-error counts. The categories timeout, network, rate-limit and server-error are tried again; auth,
-validation and programming are not; what gives no sign is a server-error. Also set: LEDGERLINE_REQUEST_ID
+Any other fails the attempt; the command may then write {error, category} to $LEDGERLINE_ERROR. Without that
+file the error is the end of its standard error, and the category is derived from it; if no category can be
+derived, it is `server-error`. Tasks with the categories timeout, network, rate-limit and server-error are
+tried again, those with auth, validation and programming are not. Also set: LEDGERLINE_REQUEST_ID
 LEDGERLINE_JOB_ID LEDGERLINE_TASK_NAME LEDGERLINE_TENANT LEDGERLINE_ATTEMPT LEDGERLINE_GENERATION.
 
 Ctrl-C or SIGTERM: takes no more tasks and lets running ones finish within the grace; then, or at the second
@@ -195,7 +196,7 @@ pub struct WorkerArgs {
     /// The task file: what to run for which task
     #[arg(long, value_name = "FILE", default_value = "worker.toml")]
     pub config: PathBuf,
-    /// Tasks at the same time, instead of what the task file says
+    /// Number of tasks at the same time; overrides the task file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub concurrency: Option<u16>,
     /// How long running tasks may go on after Ctrl-C or SIGTERM (90s, 5m, 2h)

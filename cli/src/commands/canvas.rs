@@ -125,7 +125,7 @@ pub(super) fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
-/// A text on one line, without what would move the cursor, in at most so many cells.
+/// Puts a text on one line, removes what would move the cursor, and cuts the text to a number of cells.
 pub(super) fn tidy(text: &str, width: usize) -> String {
     let visible: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let joined = visible.split_whitespace().collect::<Vec<_>>().join(" ");

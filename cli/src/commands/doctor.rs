@@ -41,11 +41,11 @@ pub(super) async fn run(target: &Target, output: Output) -> anyhow::Result<ExitC
         table(target, "events table", &names.events_table, 7).await,
         table(target, "control table", &names.control_table, 2).await,
         bus(target).await,
-        queue(target, "ingest queue", &names.ingest_queue, false).await,
-        queue(target, "dead-letter queue", &names.dead_letter_queue, true).await,
-        queue(target, "task queue", &names.task_queue, false).await,
-        queue(target, "task dead letters", &names.task_dead_letter_queue, true).await,
-        queue(target, "run queue", &names.run_queue, false).await,
+        queue(target, "ingest queue", &names.ingest_queue, Messages::AreUsual).await,
+        queue(target, "dead-letter queue", &names.dead_letter_queue, Messages::MeanFailures).await,
+        queue(target, "task queue", &names.task_queue, Messages::AreUsual).await,
+        queue(target, "task dead letters", &names.task_dead_letter_queue, Messages::MeanFailures).await,
+        queue(target, "run queue", &names.run_queue, Messages::AreUsual).await,
         bucket(target).await,
         webhook(target).await,
     ];
@@ -139,7 +139,14 @@ async fn bus(target: &Target) -> Check {
     }
 }
 
-async fn queue(target: &Target, part: &'static str, name: &str, should_be_empty: bool) -> Check {
+/// What messages in a queue mean to an operator.
+#[derive(Clone, Copy, PartialEq)]
+enum Messages {
+    AreUsual,
+    MeanFailures,
+}
+
+async fn queue(target: &Target, part: &'static str, name: &str, messages: Messages) -> Check {
     let sqs = &target.clients.sqs;
     let url = match sqs.get_queue_url().queue_name(name).send().await {
         Ok(found) => found.queue_url.unwrap_or_default(),
@@ -155,7 +162,10 @@ async fn queue(target: &Target, part: &'static str, name: &str, should_be_empty:
         Ok(found) => {
             let count = |attribute| found.attributes()?.get(attribute)?.parse::<u64>().ok();
             let held = asked.iter().filter_map(count).sum::<u64>();
-            let state = if should_be_empty && held > 0 { State::Note } else { State::Ok };
+            let state = match messages {
+                Messages::MeanFailures if held > 0 => State::Note,
+                _ => State::Ok,
+            };
             check(part, name, state, format!("{held} messages"))
         }
     }

@@ -58,12 +58,12 @@ fn print_drained(
         let again = state.next_attempt_at.map_or_else(|| "soon".into(), |at| at.to_rfc3339());
         match state.halted {
             true => eprintln!(
-                "It stands before {event}: {reason}\nIt is tried again at {again}; its subscription says halt, so \
-                 nothing after it starts before it. `parked list --all` shows it."
+                "The drainer is halted on {event}: {reason}\nIt is tried again at {again}; its subscription says halt, \
+                 so nothing after it starts before it. `parked list --all` shows it."
             ),
             false => eprintln!(
-                "The oldest start that waits is that of {event}: {reason}\nIt is tried again at {again}; only what has \
-                 its subscription and entity waits for it. `parked list --all` shows them."
+                "The oldest start that waits is that of {event}: {reason}\nIt is tried again at {again}; only later \
+                 starts of the same subscription and entity wait for it. `parked list --all` shows them."
             ),
         }
     }

@@ -5,10 +5,10 @@ use std::{pin::pin, process::ExitCode};
 use anyhow::Context;
 use futures::StreamExt;
 use ledgerline_ledger::{Deliveries, RedriveOutcome};
-use ledgerline_store::{FailedDelivery, FailureState};
+use ledgerline_store::{FailedDelivery, FailureFilter, FailureState};
 use serde_json::json;
 
-use super::paging::note_more;
+use super::paging::note_if_incomplete;
 use crate::{
     args::FailedCommand,
     output::{Output, shortened},
@@ -19,18 +19,25 @@ pub(super) async fn run(target: &Target, command: FailedCommand, output: Output)
     match command {
         FailedCommand::List { all, limit } => list(target, all, limit.get(), output).await,
         FailedCommand::Show { id } => show(target, &id, output).await,
-        FailedCommand::Redrive { ids, all } => redrive(target, ids, all, output).await,
+        FailedCommand::Redrive { all: true, .. } => redrive(target, Deliveries::AllOpen, output).await,
+        FailedCommand::Redrive { ids, all: false } => redrive(target, Deliveries::Ids(ids), output).await,
     }
 }
 
-async fn list(target: &Target, all: bool, limit: usize, output: Output) -> anyhow::Result<ExitCode> {
-    let page = target.failed_deliveries().list(target.tenant()?, all, limit, None).await?;
+async fn list(
+    target: &Target,
+    include_redriven: bool,
+    limit: usize,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let filter = if include_redriven { FailureFilter::All } else { FailureFilter::Failed };
+    let page = target.failed_deliveries().list(target.tenant()?, filter, limit, None).await?;
     if output.is_json() {
         page.items.iter().try_for_each(|failure| output.json_line(failure))?;
     } else {
         let rows = page.items.iter().map(row).collect();
         output.table(&["id", "state", "event type", "entity", "reason"], rows, "No failed deliveries.")?;
-        note_more(page.cursor.is_some(), output)?;
+        note_if_incomplete(page.cursor.is_some(), output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -80,8 +87,7 @@ async fn show(target: &Target, id: &str, output: Output) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-async fn redrive(target: &Target, ids: Vec<String>, all: bool, output: Output) -> anyhow::Result<ExitCode> {
-    let deliveries = if all { Deliveries::AllOpen } else { Deliveries::Ids(ids) };
+async fn redrive(target: &Target, deliveries: Deliveries, output: Output) -> anyhow::Result<ExitCode> {
     let redrive = target.redrive();
     let mut outcomes = pin!(redrive.redrive(target.tenant()?, deliveries).await?);
     let (mut tried, mut refused) = (0_usize, 0_usize);

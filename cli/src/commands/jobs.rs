@@ -6,7 +6,7 @@ use ledgerline_event::{JobState, Millis};
 use ledgerline_jobs::JobView;
 use ledgerline_ledger::system_clock;
 
-use super::paging::{note_more, up_to};
+use super::paging::{note_if_incomplete, up_to};
 use crate::{args::JobsArgs, output::Output, target::Target, times};
 
 pub(super) async fn run(target: &Target, args: JobsArgs, output: Output) -> anyhow::Result<ExitCode> {
@@ -29,7 +29,7 @@ pub(super) async fn run(target: &Target, args: JobsArgs, output: Output) -> anyh
     let headings = ["job", "state", "done", "failed", "created", "took", "app"];
     let now = system_clock()();
     output.table(&headings, jobs.iter().map(|job| row(job, now)).collect(), none)?;
-    note_more(more, output)?;
+    note_if_incomplete(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

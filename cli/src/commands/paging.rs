@@ -22,9 +22,9 @@ where
     }
 }
 
-/// Tells the user that a list is not complete.
-pub(super) fn note_more(more: bool, output: Output) -> anyhow::Result<()> {
-    match more {
+/// Tells the user if a list is not complete.
+pub(super) fn note_if_incomplete(has_more: bool, output: Output) -> anyhow::Result<()> {
+    match has_more {
         true => output.note("There are more: raise --limit."),
         false => Ok(()),
     }

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use ledgerline_drains::{ParkedBecause, ParkedStart, ParkedState};
+use ledgerline_drains::{ParkedBecause, ParkedFilter, ParkedStart, ParkedState};
 use ledgerline_event::{Millis, Name};
 use ledgerline_stage::Stage;
 use serde_json::json;
 
-use super::paging::note_more;
+use super::paging::note_if_incomplete;
 use crate::{
     args::ParkedCommand,
     output::{Output, on_one_line},
@@ -25,8 +25,15 @@ pub(super) async fn run(target: &Target, command: ParkedCommand, output: Output)
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(stage: &Stage, tenant: &Name, all: bool, limit: usize, output: Output) -> anyhow::Result<()> {
-    let page = stage.parked().parked(tenant, all, limit, None).await?;
+async fn list(
+    stage: &Stage,
+    tenant: &Name,
+    include_retrying: bool,
+    limit: usize,
+    output: Output,
+) -> anyhow::Result<()> {
+    let filter = if include_retrying { ParkedFilter::All } else { ParkedFilter::Parked };
+    let page = stage.parked().parked(tenant, filter, limit, None).await?;
     if output.is_json() {
         return page.items.iter().try_for_each(|start| output.json_line(start));
     }
@@ -46,7 +53,7 @@ async fn list(stage: &Stage, tenant: &Name, all: bool, limit: usize, output: Out
         rows.collect(),
         "Nothing is parked.",
     )?;
-    note_more(page.cursor.is_some(), output)
+    note_if_incomplete(page.cursor.is_some(), output)
 }
 
 fn state(start: &ParkedStart) -> &'static str {

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use indicatif::HumanCount;
-use ledgerline_drains::{DrainerState, Rewind};
+use ledgerline_drains::{CountEvents, DrainerState, Rewind, RewindScope};
 use ledgerline_event::{Name, keys::time_of, parse_duration_ms};
 use ledgerline_ledger::system_clock;
 use ledgerline_stage::Stage;
@@ -51,14 +51,17 @@ pub(super) async fn run(target: &Target, args: RewindArgs, output: Output) -> an
     let (tenant, stage) = (target.tenant()?, target.stage().await?);
     let now = system_clock()();
     let to = parse_duration_ms(&args.to).map_or(args.to, |ms| now.minus(ms).to_string());
-    let plan = stage.drains.plan_rewind(tenant, &args.drainer, &to, args.missing_only, true).await?;
+    let plan = stage
+        .drains
+        .plan_rewind(tenant, &args.drainer, &to, RewindScope::of(args.missing_only), CountEvents::Yes)
+        .await?;
     eprintln!("{}", description(&plan, tenant));
     if !args.yes && !confirmed()? {
         eprintln!("Nothing was changed.");
         return Ok(ExitCode::FAILURE);
     }
     let before = state(&stage, tenant, &plan.drainer_id).await?.events_processed_total;
-    let mut done = stage.drains.rewind_patiently(tenant, plan, &to, ATTEMPTS).await?;
+    let mut done = stage.drains.rewind_with_retries(tenant, plan, &to, ATTEMPTS).await?;
     let end = follow(&stage, tenant, &mut done, before)
         .await
         .context("the rewind is done and the dispatcher goes on with it, but it could not be followed")?;
@@ -109,16 +112,16 @@ async fn follow(stage: &Stage, tenant: &Name, done: &mut Rewind, before: u64) ->
         }
         let state = state(stage, tenant, &done.drainer_id).await?;
         progress.at(state.events_processed_total.saturating_sub(before));
-        if done.note(&state) {
-            progress.end(true);
+        if done.update(&state) {
+            progress.complete();
             return Ok(RewindEnd::CaughtUp(Box::new(state)));
         }
         if state.halted {
-            progress.end(false);
+            progress.stop();
             return Ok(RewindEnd::Halted(Box::new(state)));
         }
         if *interrupted.borrow() {
-            progress.end(false);
+            progress.stop();
             return Ok(RewindEnd::Interrupted);
         }
         tokio::time::sleep(POLL_EVERY).await;
@@ -159,7 +162,7 @@ fn conclusion(done: &Rewind, end: &RewindEnd) -> String {
             format!("{drainer} is back where it was: {events} handled again, {started}{waits}")
         }
         RewindEnd::Halted(state) => format!(
-            "{drainer} went back, {started}, and stands before {}: {}\nIt is tried again at {}; `drainers` shows how it \
+            "{drainer} went back, {started}, and is halted on {}: {}\nIt is tried again at {}; `drainers` shows how it \
              goes on.",
             state.halted_on_event_id.as_deref().unwrap_or("an event"),
             state.last_error.as_deref().unwrap_or("unknown"),

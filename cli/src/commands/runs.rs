@@ -6,7 +6,7 @@ use ledgerline_event::Millis;
 use ledgerline_ledger::system_clock;
 use ledgerline_runs::RunSummary;
 
-use super::paging::{note_more, up_to};
+use super::paging::{note_if_incomplete, up_to};
 use crate::{
     args::RunsArgs,
     output::{Output, on_one_line},
@@ -34,7 +34,7 @@ pub(super) async fn run(target: &Target, args: RunsArgs, output: Output) -> anyh
     let headings = ["run", "workflow", "state", "created", "took", "app", "note"];
     let now = system_clock()();
     output.table(&headings, runs.iter().map(|run| row(run, now)).collect(), none)?;
-    note_more(more, output)?;
+    note_if_incomplete(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@ use ledgerline_runs::{EventSubmission, SentEventView};
 
 use super::{
     input,
-    paging::{note_more, up_to},
+    paging::{note_if_incomplete, up_to},
 };
 use crate::{
     args::{SendEventArgs, SentEventsArgs},
@@ -53,7 +53,7 @@ pub(super) async fn list(target: &Target, args: SentEventsArgs, output: Output) 
     let headings = ["time", "id", "consumed", "from", "match", "data"];
     let none = format!("No `{name}` was sent. `send-event {name}` sends one.");
     output.table(&headings, events.iter().map(row).collect(), &none)?;
-    note_more(more, output)?;
+    note_if_incomplete(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +65,7 @@ fn row(view: &SentEventView) -> Vec<String> {
         event.event_id.to_string(),
         view.consumed_count.to_string(),
         from.to_owned(),
-        shortened(&event.match_criteria.to_string(), 60),
+        shortened(&event.sent_match.to_string(), 60),
         shortened(&event.data.to_string(), 60),
     ]
 }

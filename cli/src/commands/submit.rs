@@ -50,7 +50,7 @@ async fn submit_job(
     if !watch {
         return Ok(ExitCode::SUCCESS);
     }
-    job::watch(stage, &emitter.origin().tenant, &submitted.job_id, job::Resumed::default(), output).await
+    job::watch(stage, &emitter.scope().tenant, &submitted.job_id, job::Resumed::default(), output).await
 }
 
 async fn submit_task(
@@ -73,7 +73,7 @@ async fn submit_task(
     if !watch {
         return Ok(ExitCode::SUCCESS);
     }
-    task::watch(stage, &emitter.origin().tenant, &submitted.request_id, output).await
+    task::watch(stage, &emitter.scope().tenant, &submitted.request_id, output).await
 }
 
 /// Adds the file's name to an error that its content causes.

@@ -7,7 +7,7 @@ use ledgerline_ledger::system_clock;
 
 use super::{
     job::{duration, task_note},
-    paging::{note_more, up_to},
+    paging::{note_if_incomplete, up_to},
 };
 use crate::{
     args::TasksArgs,
@@ -36,7 +36,7 @@ pub(super) async fn run(target: &Target, args: TasksArgs, output: Output) -> any
     let now = system_clock()();
     let headings = ["task", "name", "state", "since", "took", "worker", "note"];
     output.table(&headings, tasks.iter().map(|task| row(task, now)).collect(), none)?;
-    note_more(more, output)?;
+    note_if_incomplete(more, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

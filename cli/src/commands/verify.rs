@@ -8,7 +8,7 @@ use std::{
 };
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use ledgerline_verify::{Difference, Standing, Verified, VerifyProgress, What};
+use ledgerline_verify::{Difference, DifferenceKind, Mode, Standing, Verified, VerifyProgress};
 use serde_json::json;
 
 use crate::{
@@ -22,8 +22,9 @@ const SHOW_PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(target: &Target, args: VerifyArgs, output: Output) -> anyhow::Result<ExitCode> {
     let (tenant, stage) = (target.tenant()?, target.stage().await?);
+    let mode = if args.rebuild { Mode::Rebuild } else { Mode::Report };
     let mut progress = Progress::new();
-    let verified = stage.verify.verify(tenant, args.rebuild, &mut |at| progress.at(at)).await;
+    let verified = stage.verify.verify(tenant, mode, &mut |at| progress.at(at)).await;
     progress.end();
     let verified = verified?;
     match output.is_json() {
@@ -58,7 +59,7 @@ fn print_differences(verified: &Verified, output: Output) -> anyhow::Result<()> 
         output.line("")?;
     }
     let faults = verified.differences.iter().filter(|difference| difference.standing == Standing::Fault);
-    let kinds: BTreeSet<What> = faults.map(|difference| difference.difference).collect();
+    let kinds: BTreeSet<DifferenceKind> = faults.map(|difference| difference.difference).collect();
     if !kinds.is_empty() {
         let advice: Vec<(&str, String)> =
             kinds.into_iter().map(|kind| (kind.as_str(), kind.advice().to_owned())).collect();
@@ -159,7 +160,7 @@ mod tests {
         let difference = |standing: &Standing| Difference {
             entity_type: "TASK",
             entity_id: "a".into(),
-            difference: What::RowMissing,
+            difference: DifferenceKind::RowMissing,
             standing: *standing,
             detail: String::new(),
         };

@@ -17,7 +17,7 @@ pub(super) async fn run(target: &Target, args: WorkerArgs, config: Config) -> an
         queue_url: QueueUrls::find(&target.clients.sqs, &target.names).await?.tasks,
         config,
         grace: args.grace,
-        once: args.once,
+        until_idle: args.once,
         clock: system_clock(),
     };
     let (stop, stopped) = watch::channel(Stop::No);

@@ -20,5 +20,5 @@ if (!Array.isArray(colors)) fail("validation", "task-A has put out no colors");
 activity("step_running", "tags");
 const tags = colors.map((color) => `${input.style ?? "plain"} ${color}`);
 
-// `usage` in an output is told of in `Task Completed`.
+// The worker copies `usage` of an output into `Task Completed`.
 writeFileSync(LEDGERLINE_OUTPUT, JSON.stringify({ tags, usage: { inputTokens: 12, outputTokens: tags.length } }));

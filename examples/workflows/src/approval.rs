@@ -83,8 +83,8 @@ pub async fn approval(ctx: Ctx, request: Request) -> Result<Decision, Error> {
 /// The answer, unless the time comes first. The loser is abandoned: a timer that lost does not wake the run.
 async fn answer_by(ctx: &Ctx, hook: &Hook, time: Millis) -> Result<Option<Answer>, Error> {
     let answer = async { hook.next().await.map(Some) }.boxed();
-    let patience = async { ctx.sleep_until(time).await.map(|()| None) }.boxed();
-    let (_, outcome) = first([answer, patience]).await;
+    let deadline = async { ctx.sleep_until(time).await.map(|()| None) }.boxed();
+    let (_, outcome) = first([answer, deadline]).await;
     outcome
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// How long the run waits for the payment before it releases the goods.
-const PATIENCE: Duration = Duration::from_secs(72 * 60 * 60);
+const PAYMENT_TIMEOUT: Duration = Duration::from_secs(72 * 60 * 60);
 
 /// What a customer orders.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub async fn order(ctx: Ctx, order: Order) -> Result<Fulfilment, Error> {
     let payment = ctx
         .wait_for_event("payment.received")
         .matching(json!({ "orderId": order.order_id }))
-        .timeout(PATIENCE)
+        .timeout(PAYMENT_TIMEOUT)
         .await;
     let payment: Payment = match payment {
         Ok(event) => event.data_as()?,
@@ -82,9 +82,9 @@ pub async fn order(ctx: Ctx, order: Order) -> Result<Fulfilment, Error> {
         Err(error) => return Err(error),
     };
 
-    let patient = Retry::times(10).backoff(Duration::from_secs(1), 2.0, Duration::from_secs(60));
-    let charged_cents = ctx.step("charge", || charge(&reservation, &payment)).retry(patient).await?;
-    let parcel = ctx.step("ship", || ship(&reservation)).retry(patient).await?;
+    let ten_times = Retry::times(10).backoff(Duration::from_secs(1), 2.0, Duration::from_secs(60));
+    let charged_cents = ctx.step("charge", || charge(&reservation, &payment)).retry(ten_times).await?;
+    let parcel = ctx.step("ship", || ship(&reservation)).retry(ten_times).await?;
     Ok(Fulfilment::Shipped { charged_cents, parcel })
 }
 

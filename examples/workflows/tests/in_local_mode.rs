@@ -88,7 +88,7 @@ fn steps(run: &RunDetails) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_nobody_pays_for_releases_what_it_reserved_after_three_days() {
+async fn an_unpaid_order_releases_its_reservation_after_three_days() {
     let folder = tempfile::tempdir().unwrap();
     let world = World::start(folder.path()).await;
     let order = json!({ "orderId": "o-1", "lines": [{ "sku": "tea", "quantity": 1, "cents": 450 }] });

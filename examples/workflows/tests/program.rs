@@ -22,7 +22,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnM
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(began.elapsed() < DEADLINE, "waited in vain until {what}");
+        assert!(began.elapsed() < DEADLINE, "timed out: waited {DEADLINE:?} until {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -12,15 +12,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// Left of the invocation's time for releasing leases and sending alerts.
+/// The part of the invocation's time that is left for releasing leases and sending alerts.
 const RESERVE: Duration = Duration::from_secs(10);
-/// A wake-up of the stream holds up those behind it, so it drains for this long at most; the sweep drains the backlog.
-const WAKE_UP: Duration = Duration::from_secs(30);
+/// How long a wake-up of the stream drains at most, because the next wake-ups wait behind it. The sweep drains the backlog.
+const WAKE_UP_BUDGET: Duration = Duration::from_secs(30);
 
 /// Translates wake-ups into visits of tenants.
 #[derive(Clone, Debug)]
 pub struct Handler {
-    /// Drains.
+    /// The components of the stage.
     pub stage: Stage,
 }
 
@@ -51,8 +51,8 @@ struct Text {
     text: String,
 }
 
-/// The tenants that a batch of stream records is about, each with its first record; `None` if it is no such batch. A
-/// record that cannot be read wakes no drainer: the round that visits every tenant makes up for it.
+/// The tenants that a batch of stream records is about, each with its first record; `None` if it is no such batch. If a
+/// record cannot be read, it wakes no drainer; the next round visits its tenant.
 fn tenants(event: &Value) -> Option<BTreeMap<Name, String>> {
     let records = event.get("Records")?.as_array()?;
     let mut tenants = BTreeMap::new();
@@ -83,14 +83,14 @@ impl Handler {
         let deadline = invocation.deadline(RESERVE);
         let (swept, answer) = match tenants(&invocation.event) {
             Some(tenants) => {
-                let deadline = deadline.min(Instant::now() + WAKE_UP);
+                let deadline = deadline.min(Instant::now() + WAKE_UP_BUDGET);
                 let swept = self.stage.sweep.wake(tenants.keys().cloned().collect(), Some(deadline)).await?;
                 let answer = failures(&tenants, &swept);
                 (swept, answer)
             }
             None => (self.stage.sweep.sweep(Some(deadline)).await?, Value::Null),
         };
-        tracing::info!(visited = swept.visited, trouble = swept.trouble, "done");
+        tracing::info!(visited = swept.visited, failed_visits = swept.trouble, "invocation finished");
         Ok(answer)
     }
 }

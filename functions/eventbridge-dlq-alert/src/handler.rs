@@ -1,18 +1,18 @@
-//! From dead-letter messages to kept failures and one alert.
+//! From dead-letter messages to stored failures and one alert.
 //!
 //! The handler stores each failure first, then alerts. While Slack is down the messages go back to the queue, and a failure that has
 //! an alert gets no second one.
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
-use ledgerline_alert::Slack;
+use ledgerline_alert::{Delivery, Slack};
 use ledgerline_event::{Millis, Name};
 use ledgerline_lambda::item_failure;
 use ledgerline_ledger::{Clock, telemetry::Metrics};
 use ledgerline_store::{FailedDeliveries, FailedDelivery, FailureState, Payloads, keys};
 use serde_json::{Value, json};
 
-/// An alert describes so many failures in full, and counts the rest.
+/// How many failures an alert describes in full; it counts the rest.
 const DESCRIBED_IN_FULL: usize = 8;
 
 /// Characters of a field that are kept beside the body.
@@ -59,7 +59,7 @@ impl Handler {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(message_id = record.message_id, %error, "not kept; the message goes back to the queue");
+                    tracing::error!(message_id = record.message_id, %error, "the failure could not be stored; the message goes back to the queue");
                     returned.push(record);
                 }
             }
@@ -69,14 +69,14 @@ impl Handler {
             let failures: Vec<&FailedDelivery> = unalerted.iter().map(|(_, failure)| failure).collect();
             let text = alert_text(&failures, &self.ledger_flag);
             match self.slack.send(&text).await {
-                Ok(sent) => {
-                    if !sent {
+                Ok(delivery) => {
+                    if delivery == Delivery::NoWebhook {
                         tracing::error!(alert = %text, "no Slack webhook is set; this is the alert");
                     }
                     self.record_alerts(&failures, now).await;
                 }
                 Err(error) => {
-                    tracing::error!(%error, failures = failures.len(), "kept, but the alert was not sent; trying again later");
+                    tracing::error!(%error, failures = failures.len(), "the failures are stored, but the alert was not sent; trying again later");
                     alert_failures = 1;
                     returned.extend(unalerted.iter().map(|(record, _)| *record));
                 }
@@ -120,14 +120,15 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
     let run = text(&event["runId"]).filter(|_| event["detail"].is_null());
     let tenant = if run.is_some() { &event["tenantId"] } else { &event["detail"]["tenantId"] };
     let tenant = text(tenant).and_then(|tenant| Name::new("tenantId", tenant).ok());
-    let whose = record.attributes.get("DeadLetterQueueSourceArn").map_or("", String::as_str);
-    let who = if run.is_some() || whose.ends_with(RUN_QUEUE) { "the runner" } else { "the saver" };
+    let source_queue_arn = record.attributes.get("DeadLetterQueueSourceArn").map_or("", String::as_str);
+    let is_of_run_queue = run.is_some() || source_queue_arn.ends_with(RUN_QUEUE);
+    let consumer = if is_of_run_queue { "the runner" } else { "the saver" };
     let (error_code, reason) = match (attribute("ERROR_CODE"), attribute("ERROR_MESSAGE")) {
         (Some(code), Some(message)) => (code, message),
         (Some(code), None) => (code, "EventBridge gave no further reason".into()),
         (None, _) => (
             "RETRIES_EXHAUSTED".into(),
-            format!("{who} was given it again and again and never acknowledged it"),
+            format!("{consumer} was given it again and again and never acknowledged it"),
         ),
     };
     FailedDelivery {
@@ -153,8 +154,8 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
 /// One message for all of them.
 fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
     let mut lines = match failures {
-        [_] => vec![":rotating_light: *EventBridge delivery failure*".to_owned()],
-        many => vec![format!(":rotating_light: *{} EventBridge delivery failures*", many.len())],
+        [_] => vec![":rotating_light: *Delivery failure*".to_owned()],
+        many => vec![format!(":rotating_light: *{} delivery failures*", many.len())],
     };
     for failure in failures.iter().take(DESCRIBED_IN_FULL) {
         if failures.len() > 1 {
@@ -164,7 +165,7 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
         let fields = [
             ("Event type", failure.event_type.as_ref().unwrap_or(&unknown)),
             ("Detail type", failure.detail_type.as_ref().unwrap_or(&unknown)),
-            ("Task", failure.entity.as_ref().unwrap_or(&unknown)),
+            ("Entity", failure.entity.as_ref().unwrap_or(&unknown)),
             ("Time", failure.time.as_ref().unwrap_or(&unknown)),
             ("Message ID", &failure.message_id),
             ("Reason", &failure.reason),
@@ -178,7 +179,7 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
     lines.join("\n")
 }
 
-/// A run is not redriven: it is sent to the runners again for as long as there is something to do for it.
+/// The command that helps. A run needs no redrive: the sweep sends it to the runners again while it has something to do.
 fn what_to_do(failure: &FailedDelivery, ledger_flag: &str) -> String {
     let tenant = escaped(failure.tenant_id.as_str());
     match failure.entity.as_deref().and_then(|entity| entity.strip_prefix(RUN)) {
@@ -224,10 +225,10 @@ mod tests {
         let failure = describe(&record(body), &ops(), Millis::MIN);
         let text = alert_text(&[&failure], "--stage dev");
         for line in [
-            ":rotating_light: *EventBridge delivery failure*",
+            ":rotating_light: *Delivery failure*",
             "*Event type:* a&lt;b",
             "*Detail type:* log-event",
-            "*Task:* TASK#req-1",
+            "*Entity:* TASK#req-1",
             "*Time:* 2026-01-03T15:22:19Z",
             "*Message ID:* m-1",
         ] {
@@ -256,7 +257,7 @@ mod tests {
     fn many_failures_are_one_message() {
         let failure = describe(&record("{}"), &ops(), Millis::MIN);
         let text = alert_text(&[&failure; 100], "--stage dev");
-        assert!(text.starts_with(":rotating_light: *100 EventBridge delivery failures*"));
+        assert!(text.starts_with(":rotating_light: *100 delivery failures*"));
         assert!(text.contains("… and 92 more"));
         assert_eq!(text.matches("*Message ID:*").count(), DESCRIBED_IN_FULL);
     }

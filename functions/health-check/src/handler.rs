@@ -24,7 +24,7 @@ impl Handler {
             critical = tasks.critical,
             overtime = tasks.overtime,
             given_back = checked.given_back,
-            trouble = checked.trouble,
+            errors = checked.trouble,
             "checked"
         );
         Ok(checked)

@@ -1,5 +1,5 @@
 //! The function `health-check`: each minute it measures how long tasks have been running, classifies them, and alerts on what changed.
-//! `ledgerline-dispatch` stores the classes. Lambda calls it, and local mode in process.
+//! `ledgerline-jobs` stores each task's health. Lambda calls it, and local mode in process.
 
 mod handler;
 

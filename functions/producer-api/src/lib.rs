@@ -58,9 +58,9 @@ impl Api {
         let name = |text| Name::new("app", text);
         // Each request sets the tenant to that of the caller's key.
         let emitter = Emitter::with_clock(&clients, &names, name("api")?, name("api")?, clock.clone())
-            .within(|origin| {
-                origin.context.source = Some("api".into());
-                origin.context.origin = Some("producer-api".into());
+            .with_scope(|scope| {
+                scope.context.source = Some("api".into());
+                scope.context.origin = Some("producer-api".into());
             });
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
         let control = ControlTable::new(clients.dynamo.clone(), &names.control_table);
@@ -84,7 +84,7 @@ impl Api {
 
     /// Emits for the tenant of a caller's key.
     pub(crate) fn emitter_of(&self, tenant: Name) -> Emitter {
-        self.emitter.within(|origin| origin.tenant = tenant)
+        self.emitter.with_scope(|scope| scope.tenant = tenant)
     }
 }
 

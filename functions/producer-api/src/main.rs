@@ -10,7 +10,7 @@ async fn main() -> Result<(), lambda_http::Error> {
     let environment = Environment::read().await?.with_events_table()?;
     let options = StageOptions {
         drainers: environment.drainers()?,
-        // What it drains counts where the alarms look.
+        // `/api/events/drain` reports metrics as `Function=dispatcher`, the dimension that the drain alarms read.
         ..environment.stage_options(environment.metrics("dispatcher"))?
     };
     let (stage, metrics) = (environment.stage(options)?, environment.metrics("producer-api"));

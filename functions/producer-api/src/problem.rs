@@ -99,19 +99,22 @@ impl From<ComponentError> for Problem {
             }
             ComponentError::Store(error) if error.fault == Fault::Throttled => error.into(),
             ComponentError::Emit(EmitError::NotAccepted { code, .. }) if code == THROTTLED => busy(),
-            ComponentError::Store(error) if matches!(error.fault, Fault::Conflict | Fault::Refused) => {
-                tracing::warn!(%error, "two changed the same thing at once");
-                let detail = "too many change the same thing at this moment, and nothing was done; try again in a moment";
+            ComponentError::Store(error)
+                if matches!(error.fault, Fault::Conflict | Fault::ConditionFailed) =>
+            {
+                tracing::warn!(%error, "concurrent writes to one record; answered 503");
+                let detail =
+                    "too many concurrent changes to the same record; nothing was done, try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             }
             // A later sweep resumes what this request has claimed, so the answer cannot say that nothing happened.
             ComponentError::Store(_)
-            | ComponentError::NotCalled(_)
+            | ComponentError::NotNotified(_)
             | ComponentError::Emit(_)
             | ComponentError::Alert(_) => {
-                tracing::error!(%error, "a service did not do its part");
-                let detail = "the ledger did not answer; what was asked for may have happened or may happen \
-                              yet: look before asking again";
+                tracing::error!(%error, "an AWS request failed");
+                let detail = "the ledger did not answer; what was asked for may have happened, or may still happen; \
+                              check before retrying";
                 Self::new(StatusCode::BAD_GATEWAY, detail)
             }
         }
@@ -120,7 +123,7 @@ impl From<ComponentError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::error!(%error, "a service did not do its part");
+        tracing::error!(%error, "an AWS request failed");
         match error.fault {
             Fault::Throttled => busy(),
             // What went wrong inside is for the log, not for callers.

@@ -85,7 +85,7 @@ impl Handler {
         match self.runner.visit(message, deadline).await {
             // The runner has logged why.
             Ok(Visited::Refused(_)) => MessageOutcome::Refused,
-            Ok(Visited::Failed(_)) => MessageOutcome::Postponed,
+            Ok(Visited::RetryScheduled(_)) => MessageOutcome::Postponed,
             Ok(visited) => {
                 tracing::debug!(%tenant, %run_id, ?visited, "visited");
                 MessageOutcome::Done

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{Handler, QueueMessage, RunQueue};
 
-/// What one receive answers at most.
+/// The maximum number of messages that one receive returns.
 const RECEIVE_MAX: usize = 10;
 /// The first pause after a poll that failed, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));

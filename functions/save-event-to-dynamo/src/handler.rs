@@ -1,7 +1,7 @@
 //! From SQS records to events and back to per-record answers.
 //!
-//! A record has one of three ends: its event is in the table; it can never be, and then it
-//! is in the dead-letter queue with the reason; or it goes back to the queue.
+//! A record has one of three ends: its event is in the table; or the event can never be saved, and the record is in the
+//! dead-letter queue with the reason; or the record goes back to the queue.
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_sdk_sqs::types::MessageAttributeValue;
@@ -58,13 +58,13 @@ impl Handler {
         let now = (self.clock)();
         let mut counts = Counts::default();
         let mut admitted = Vec::new();
-        let mut senders = Vec::new();
+        let mut admitted_records = Vec::new();
         let mut refused = Vec::new();
         for record in &batch.records {
             match read(record.body.as_deref().unwrap_or_default(), now) {
                 Ok(event) => {
                     admitted.push(event);
-                    senders.push(record);
+                    admitted_records.push(record);
                 }
                 Err(refusal) => refused.push((record, refusal)),
             }
@@ -72,7 +72,7 @@ impl Handler {
 
         let mut returned: Vec<&SqsMessage> = Vec::new();
         let answers = self.saver.save(&admitted, now).await;
-        for ((answer, record), event) in answers.into_iter().zip(senders).zip(&admitted) {
+        for ((answer, record), event) in answers.into_iter().zip(admitted_records).zip(&admitted) {
             match answer {
                 Ok(outcome) => counts.add(&outcome, event),
                 Err(error) if error.is_transient() => {
@@ -116,7 +116,7 @@ impl Handler {
         let attributes = [
             ("ERROR_CODE", Some(refusal.code)),
             ("ERROR_MESSAGE", Some(refusal.reason.as_str())),
-            // They make the same record, refused twice, one failed delivery.
+            // With these, a record that is refused twice yields one failed delivery.
             ("ORIGIN_MESSAGE_ID", record.message_id.as_deref()),
             ("ORIGIN_SENT_AT", sent_at),
         ];

@@ -21,7 +21,7 @@ pub struct Handler {
 
 /// The outcome of one message.
 enum Outcome {
-    Settled(DeadLetterEnd),
+    Handled(DeadLetterEnd),
     NoTask,
     Failed(ComponentError),
 }
@@ -29,18 +29,18 @@ enum Outcome {
 impl Handler {
     /// Ends the task of each message or puts it back; the messages that the answer names go back to the queue.
     pub async fn handle(&self, batch: SqsEvent) -> SqsBatchResponse {
-        let settled = join_all(
-            batch.records.iter().map(|record| async move { (record, Box::pin(self.settle(record)).await) }),
+        let outcomes = join_all(
+            batch.records.iter().map(|record| async move { (record, Box::pin(self.end_task(record)).await) }),
         )
         .await;
         let mut response = SqsBatchResponse::default();
         let (mut ended, mut put_back, mut no_task, mut failed) = (0, 0, 0, 0);
-        for (record, outcome) in settled {
+        for (record, outcome) in outcomes {
             let message_id = record.message_id.as_deref();
             match outcome {
-                Outcome::Settled(DeadLetterEnd::Ended) => ended += 1,
-                Outcome::Settled(DeadLetterEnd::Enqueued) => put_back += 1,
-                Outcome::Settled(DeadLetterEnd::AlreadyEnded) => {}
+                Outcome::Handled(DeadLetterEnd::Ended) => ended += 1,
+                Outcome::Handled(DeadLetterEnd::Enqueued) => put_back += 1,
+                Outcome::Handled(DeadLetterEnd::AlreadyEnded) => {}
                 Outcome::NoTask => {
                     no_task += 1;
                     response.batch_item_failures.push(item_failure(record));
@@ -57,7 +57,7 @@ impl Handler {
         response
     }
 
-    async fn settle(&self, record: &SqsMessage) -> Outcome {
+    async fn end_task(&self, record: &SqsMessage) -> Outcome {
         let body = record.body.as_deref().unwrap_or_default();
         let message = match TaskMessage::parse(body) {
             Ok(message) => message,
@@ -68,10 +68,10 @@ impl Handler {
             }
         };
         match self.stage.tasks.end_dead_letter(&message, body).await {
-            Ok(buried) => {
+            Ok(outcome) => {
                 let (tenant, task) = (&message.tenant_id, &message.request_id);
-                tracing::info!(%tenant, %task, generation = message.generation, ?buried, "settled");
-                Outcome::Settled(buried)
+                tracing::info!(%tenant, %task, generation = message.generation, ?outcome, "dead letter handled");
+                Outcome::Handled(outcome)
             }
             Err(error) => Outcome::Failed(error),
         }

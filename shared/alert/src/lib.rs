@@ -5,4 +5,4 @@
 
 mod slack;
 
-pub use slack::{AlertError, Answer, Post, Slack};
+pub use slack::{AlertError, Answer, Delivery, Post, Slack};

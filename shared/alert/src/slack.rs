@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::{sync::OnceCell, time::Instant};
 
 /// The time for all attempts together; the function has 30 s.
-const PATIENCE: Duration = Duration::from_secs(18);
-const ONE_ATTEMPT: Duration = Duration::from_secs(6);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(18);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Posts a text to a webhook: what Slack answered, or why there is no answer.
+/// Posts a text (the second argument) to a webhook (the first). Returns what Slack answered, or why there is no answer.
 pub type Post = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Answer, String>> + Send + Sync>;
 
 /// What Slack answered to a message.
@@ -29,13 +29,22 @@ pub struct Slack {
     ssm: aws_sdk_ssm::Client,
     parameter: String,
     post: Post,
-    patience: Duration,
+    total_timeout: Duration,
 }
 
 impl std::fmt::Debug for Slack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Slack").field("parameter", &self.parameter).finish_non_exhaustive()
     }
+}
+
+/// What became of a message that no error stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Slack has accepted it.
+    Sent,
+    /// No webhook is set: the message went nowhere.
+    NoWebhook,
 }
 
 /// Why an alert was not delivered.
@@ -49,7 +58,7 @@ pub enum AlertError {
     Slack(String),
     /// Slack refuses the content of this message, and would each time; it may accept others.
     #[error("Slack refuses the message: it answered {0}")]
-    Unfit(u16),
+    ContentRejected(u16),
 }
 
 impl Slack {
@@ -60,29 +69,31 @@ impl Slack {
 
     /// The same with another transport.
     pub fn with_post(ssm: aws_sdk_ssm::Client, parameter: String, post: Post) -> Self {
-        Self { ssm, parameter, post, patience: PATIENCE }
+        Self { ssm, parameter, post, total_timeout: TOTAL_TIMEOUT }
     }
 
     /// The same with another time for all attempts together.
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn with_total_timeout(self, total_timeout: Duration) -> Self {
+        Self { total_timeout, ..self }
     }
 
-    /// Sends `text`; answers `false` if no webhook is set. The caller then logs the text.
-    pub async fn send(&self, text: &str) -> Result<bool, AlertError> {
-        let Some(webhook) = self.webhook().await? else { return Ok(false) };
-        let deadline = Instant::now() + self.patience;
+    /// Sends `text`, unless no webhook is set: then the caller logs the text.
+    pub async fn send(&self, text: &str) -> Result<Delivery, AlertError> {
+        let Some(webhook) = self.webhook().await? else { return Ok(Delivery::NoWebhook) };
+        let deadline = Instant::now() + self.total_timeout;
         let mut backoff = Duration::from_millis(500);
         loop {
             let (trouble, wait) = match (self.post)(webhook.clone(), text.to_owned()).await {
-                Ok(Answer { status: 200..300, .. }) => return Ok(true),
-                Ok(Answer { status: status @ (400 | 413), .. }) => return Err(AlertError::Unfit(status)),
+                Ok(Answer { status: 200..300, .. }) => return Ok(Delivery::Sent),
+                Ok(Answer { status: status @ (400 | 413), .. }) => {
+                    return Err(AlertError::ContentRejected(status));
+                }
                 Ok(Answer { status, retry_after }) => {
                     if !(status == 429 || status >= 500) {
                         return Err(AlertError::Slack(format!("it answered {status}; check the webhook")));
                     }
-                    // A wait beyond the patience ends the attempts.
-                    (format!("it answered {status}"), retry_after.unwrap_or(backoff).min(self.patience))
+                    // A wait beyond the total timeout ends the attempts.
+                    (format!("it answered {status}"), retry_after.unwrap_or(backoff).min(self.total_timeout))
                 }
                 Err(error) => (error, backoff),
             };
@@ -113,7 +124,7 @@ fn over_http() -> Post {
     Arc::new(move |webhook, text| {
         let http = http.clone();
         Box::pin(async move {
-            let client = async || reqwest::Client::builder().timeout(ONE_ATTEMPT).build();
+            let client = async || reqwest::Client::builder().timeout(ATTEMPT_TIMEOUT).build();
             let http = http.get_or_try_init(client).await.map_err(|error| error.to_string())?;
             let answer = http.post(&webhook).json(&json!({ "text": text })).send().await;
             let answer = answer.map_err(|error| error.without_url().to_string())?;

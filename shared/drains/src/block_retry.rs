@@ -1,7 +1,7 @@
 //! When the first start of a block is tried again, and when it is parked instead.
 //!
-//! Only what has the same subscription and entity waits; where the workflow type is not registered, all starts of the
-//! subscription do. Everything here is pure.
+//! The starts of the same subscription and entity wait behind it; where the workflow type is not registered, all starts of the
+//! subscription do. The functions here read and write nothing.
 
 use ledgerline_event::Millis;
 use ledgerline_ledger::EmitError;
@@ -48,16 +48,16 @@ pub(crate) fn cause_of_send(error: &ComponentError) -> Cause {
     if refused { Cause::Refused } else { Cause::Unavailable }
 }
 
-/// Whether attempts are counted out. An outage says nothing about the start, and parking all that it meets
-/// would leave an operator with work that the service's return does by itself.
-const fn counts_attempts(cause: Cause) -> bool {
+/// Whether a start is parked after [`MAX_ATTEMPTS`]. Not during an outage: nothing is wrong with the start, and it works as soon
+/// as the service is back.
+const fn parks_after_attempts(cause: Cause) -> bool {
     match cause {
         Cause::Unregistered | Cause::Refused => true,
         Cause::Unavailable => false,
     }
 }
 
-/// Whether one entity alone waits for it.
+/// Whether only the starts of one entity wait for it; otherwise all starts of the subscription do.
 pub(crate) const fn is_of_entity(cause: Cause) -> bool {
     match cause {
         Cause::Refused | Cause::Unavailable => true,
@@ -78,15 +78,16 @@ impl Setback {
 /// What a failure of the first member leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// It was tried before its time: nothing is counted.
+    /// It was tried before it was due: the attempt does not count.
     Early,
-    /// It is tried again; the record as it is then.
-    Again(Box<Block>),
-    /// It was tried often enough, so many times.
+    /// It is tried again; the new record of the block.
+    Retry(Box<Block>),
+    /// It has failed this many times and is parked.
     Park(u32),
 }
 
-/// What it leads to that `member`, the first one of the block now, has failed for `cause`.
+/// What follows when `member`, which is now the first of the block, has failed for `cause`. `asked`: an operator asked for the
+/// attempt.
 pub(crate) fn after_failure(
     block: &Block,
     member: &Member,
@@ -99,12 +100,12 @@ pub(crate) fn after_failure(
     if same && block.next_attempt_at > now && !asked {
         return Failed::Early;
     }
-    // One that has come to the front since has been tried once, by nothing but its turn.
+    // A member that has only now become the first has had one attempt.
     let attempts = if same { block.attempts + 1 } else { 1 };
-    if parks && counts_attempts(cause) && attempts >= MAX_ATTEMPTS {
+    if parks && parks_after_attempts(cause) && attempts >= MAX_ATTEMPTS {
         return Failed::Park(attempts);
     }
-    Failed::Again(Box::new(Block {
+    Failed::Retry(Box::new(Block {
         cause,
         reason: reason.to_owned(),
         attempts,
@@ -115,8 +116,8 @@ pub(crate) fn after_failure(
     }))
 }
 
-/// When there is something to do: a block whose time has come and that was not reached is due after a pause.
-pub(crate) fn again_at(block: &Block, now: Millis) -> Millis {
+/// When a block is tried next. One that is due and that this pass did not reach is tried after a pause.
+pub(crate) fn next_retry_at(block: &Block, now: Millis) -> Millis {
     if block.next_attempt_at > now { block.next_attempt_at } else { now.plus(FIRST_PAUSE_MS) }
 }
 
@@ -175,7 +176,7 @@ mod tests {
         };
         assert_eq!(failed(&block(1), 9_999, false), Failed::Early);
         for (now, asked) in [(10_000, false), (1, true)] {
-            let Failed::Again(next) = failed(&block(1), now, asked) else { panic!() };
+            let Failed::Retry(next) = failed(&block(1), now, asked) else { panic!() };
             assert_eq!((next.attempts, next.reason.as_str()), (2, "still"));
             assert_eq!(next.next_attempt_at, at(now).plus(30_000));
             assert_eq!(next.first_failed_at, at(0));
@@ -187,15 +188,15 @@ mod tests {
     fn an_outage_parks_nothing_and_neither_does_halt() {
         let due = (at(10_000), false);
         let outage = after_failure(&block(9), &member(0), Cause::Unavailable, "down", true, due);
-        assert!(matches!(outage, Failed::Again(next) if next.attempts == 10));
+        assert!(matches!(outage, Failed::Retry(next) if next.attempts == 10));
         let halt = after_failure(&block(9), &member(0), Cause::Unregistered, "no", false, due);
-        assert!(matches!(halt, Failed::Again(_)));
+        assert!(matches!(halt, Failed::Retry(_)));
     }
 
     #[test]
     fn a_follower_that_fails_becomes_the_head_with_attempts_of_its_own() {
         let early = (at(1), false);
-        let Failed::Again(next) =
+        let Failed::Retry(next) =
             after_failure(&block(4), &member(1), Cause::Refused, "too large", true, early)
         else {
             panic!()

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
 use ledgerline_event::Name;
-use ledgerline_ledger::{Emitter, Place, Timeline, telemetry::Metrics};
+use ledgerline_ledger::{Emitter, Timeline, TimelineEvent, telemetry::Metrics};
 use ledgerline_outbox::{ComponentError, Outbox};
 use ledgerline_store::{
     BlockRecords, ControlTable, DrainStates, LateArrivals, MarkRecords, ParkedStartRecords, RoundRecords,
@@ -21,7 +21,7 @@ use crate::{
 #[allow(missing_docs)]
 pub struct Page<'a> {
     pub tenant: &'a Name,
-    pub events: &'a [Place],
+    pub events: &'a [TimelineEvent],
     /// Whether an event was finished before, by its sort key.
     pub finished_before: &'a (dyn Fn(&str) -> bool + Send + Sync),
     pub deadline: Option<Instant>,
@@ -31,9 +31,9 @@ pub struct Page<'a> {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct PageHandled {
-    /// The length of the finished prefix.
+    /// So many events from the beginning are finished.
     pub finished: usize,
-    /// Why it is not everything.
+    /// Why it stopped before the end of the page.
     pub stop: Option<PageStop>,
 }
 
@@ -46,7 +46,7 @@ pub enum PageStop {
     Trouble(ComponentError),
 }
 
-/// Handles the events of the drainer `jobs`. The wiring gives it, since jobs live beside drains.
+/// Handles the events of the drainer `jobs`. The stage passes it in, since jobs are a component of their own.
 pub type JobEvents = Arc<dyn for<'a> Fn(Page<'a>) -> BoxFuture<'a, PageHandled> + Send + Sync>;
 
 /// Subscriptions and workflow types.

@@ -1,16 +1,16 @@
 //! Marks: a drainer left something undone for a tenant.
 //!
 //! A mark is put before the lease is released, and each put renews its nonce. A sweep that found everything settled deletes
-//! the marks that it read before its visit, and only if no process has put them again since. Sweeps of the version before
-//! compare fences alone. Marks are spread over several partitions. Those of the version before are in one of
-//! their own, which is read and cleared as well.
+//! the marks that it read before its visit, and only if no process has put them again since. Sweeps of versions before
+//! 0.1.0 compare only fences. Marks are spread over several partitions. Versions before 0.1.0 put theirs into one partition of
+//! its own, which the sweep reads and clears as well.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 use ledgerline_event::Name;
 use ledgerline_ledger::Emitter;
-use ledgerline_store::{Mark, MarkPlace, MarkRecords, MarkStamp, RequestRetry, StoreError, keys};
+use ledgerline_store::{Mark, MarkPartition, MarkRecords, MarkStamp, RequestRetry, StoreError, keys};
 use tokio::time::timeout;
 
 /// A drainer at a tenant.
@@ -42,13 +42,13 @@ impl Marks {
             match marks {
                 Ok(marks) => {
                     for mark in marks {
-                        if let Some(visit) = mark.visit() {
+                        if let Some(visit) = mark.tenant_and_drainer() {
                             marked.entry(visit).or_default().push(mark);
                         }
                     }
                 }
                 Err(error) => {
-                    tracing::error!(partition, %error, "marks were not read; the next sweep reads them");
+                    tracing::error!(partition, %error, "could not read a partition of marks; the next sweep reads it");
                     unread += 1;
                 }
             }
@@ -66,8 +66,8 @@ impl Marks {
         self.records.put(tenant, drainer, fence, &self.stamp()).await
     }
 
-    /// Puts a mark, and waits while the table throttles. The caller holds no lease.
-    pub(crate) async fn mark_patiently(
+    /// Puts a mark, with retries while the table throttles. The caller must hold no lease, which might expire meanwhile.
+    pub(crate) async fn mark_with_retries(
         &self,
         tenant: &Name,
         drainer: &Name,
@@ -80,31 +80,32 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks a visit that was not made or that failed. It reads nothing: what made the visit fail may be the drain state.
-    /// `false` if neither partition takes the mark in time.
-    pub(crate) async fn mark_unread(&self, (tenant, drainer): &Visit, within: Duration) -> bool {
-        for place in [MarkPlace::Main, MarkPlace::Spare] {
-            let partition = place.partition(tenant, drainer);
-            match timeout(within, self.renew_mark((tenant, drainer), place)).await {
+    /// Marks a visit that was not made or that failed, without reading the drain state, since that may be what made the visit
+    /// fail. Returns `false` if neither partition takes the mark in time.
+    pub(crate) async fn mark_without_fence(&self, (tenant, drainer): &Visit, within: Duration) -> bool {
+        for choice in [MarkPartition::Primary, MarkPartition::Fallback] {
+            let partition = choice.partition(tenant, drainer);
+            match timeout(within, self.put_without_fence((tenant, drainer), choice)).await {
                 Ok(Ok(())) => return true,
                 Ok(Err(error)) => {
-                    tracing::error!(%tenant, %drainer, partition, %error, "no mark was put");
+                    tracing::error!(%tenant, %drainer, partition, %error, "could not write the mark");
                 }
                 Err(_) => {
-                    tracing::error!(%tenant, %drainer, partition, "there was no time to put a mark");
+                    tracing::error!(%tenant, %drainer, partition, "timed out writing the mark");
                 }
             }
         }
         false
     }
 
-    async fn renew_mark(
+    async fn put_without_fence(
         &self,
         (tenant, drainer): (&Name, &Name),
-        place: MarkPlace,
+        partition: MarkPartition,
     ) -> Result<(), StoreError> {
         let mut retries = RequestRetry::default();
-        while let Err(error) = self.records.put_without_fence(tenant, drainer, place, &self.stamp()).await {
+        while let Err(error) = self.records.put_without_fence(tenant, drainer, partition, &self.stamp()).await
+        {
             retries.wait_after(error).await?;
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! One visit of a drainer to a tenant: it acquires the lease, passes over the time line and the late arrivals
-//! until no wake-up has come during a pass, and releases the lease.
+//! One visit of a drainer to a tenant: it acquires the lease, reads the time line and the late arrivals in passes until no
+//! wake-up has come during a pass, and releases the lease.
 //!
-//! A pass announces its watermarks before it reads: in the write that acquires the lease, or in the one that
-//! ends the pass before. It moves the cursor no further than the watermark. So an event that this pass does not
+//! A pass announces its watermarks before it reads: in the write that acquires the lease, or, for a further pass, in the
+//! write that ended the previous one. It moves the cursor no further than the watermark. So an event that this pass does not
 //! read either lies after the watermark, or its saver sees the watermark and puts a pointer among the late arrivals.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 
 use ledgerline_event::{Millis, Name};
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_store::{Halted, HolderWoken, LeaseWrite, Progress, keys::ControlKey};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use crate::{
     Drains, JOBS_DRAINER, Page, PageHandled, PageStop, SETTLE_MS, Triggered,
     event_handler::{EventHandler, Handled, Made, Stop},
-    lease::{Acquired, Lease, Then, Written},
-    open_blocks::{Hindered, OpenBlocks},
+    lease::{Acquired, Lease, ThenLease, Written},
+    open_blocks::{BlockError, OpenBlocks},
     recently_handled::Memory,
 };
 use ledgerline_outbox::ComponentError;
@@ -28,7 +28,7 @@ use ledgerline_outbox::ComponentError;
 /// Events, or pointers, of one read.
 pub(crate) const PAGE: i32 = 500;
 /// A lease is renewed this often while events are handled.
-const RENEW: Duration = Duration::from_secs(15);
+const RENEW_INTERVAL: Duration = Duration::from_secs(15);
 
 /// What a visit did.
 #[derive(Debug, Default, Serialize)]
@@ -40,10 +40,10 @@ pub struct Drained {
     pub triggered: Vec<Triggered>,
     /// Another process holds the lease, and was woken to look again.
     pub skipped_due_to_lock: bool,
-    /// The event before which the drain stands, or the oldest whose start waits.
+    /// The event at which the drain is halted, or the oldest whose start waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halted_on_event_id: Option<Name>,
-    /// When there is something to do again; `None` if everything is settled.
+    /// When the drainer has to visit the tenant again; `None` if everything is settled.
     #[serde(skip)]
     pub again_at: Option<Millis>,
     /// The fence that the visit had.
@@ -60,7 +60,7 @@ pub struct Drained {
 /// How a pass ended. What it achieved since its last write is in `progress`.
 pub(crate) struct PassEnd {
     pub(crate) progress: Progress,
-    /// Starts of the visit that are written.
+    /// So many starts of the visit are counted in the drain state already.
     counted: usize,
     pub(crate) again_at: Option<Millis>,
     trouble: Option<ComponentError>,
@@ -103,7 +103,7 @@ impl Drains {
                     let marked = self.marks.mark_dirty(tenant, drainer, fence).await;
                     if self.states.wake_holder(tenant, drainer).await? == HolderWoken::Woken {
                         if marked.is_err() {
-                            self.marks.mark_patiently(tenant, drainer, fence).await?;
+                            self.marks.mark_with_retries(tenant, drainer, fence).await?;
                         }
                         return Ok(Drained { skipped_due_to_lock: true, ..drained });
                     }
@@ -149,13 +149,13 @@ impl Drains {
                     self.marks.mark_dirty(&lease.tenant, &lease.drainer, lease.state.fence).await.is_err();
             }
             loop {
-                match self.leases.write(lease, &end.progress, Then::Release, self.emitter.now()).await? {
+                match self.leases.write(lease, &end.progress, ThenLease::Release, self.emitter.now()).await? {
                     Written::Done => {
                         // Without a mark only the caller can come back, so it gets the error. The lease is
                         // released already.
                         if unmarked {
                             let fence = lease.state.fence;
-                            self.marks.mark_patiently(&lease.tenant, &lease.drainer, fence).await?;
+                            self.marks.mark_with_retries(&lease.tenant, &lease.drainer, fence).await?;
                         }
                         return end.trouble.map_or(Ok(()), Err);
                     }
@@ -164,13 +164,13 @@ impl Drains {
                         // come back to what is left.
                         if unmarked {
                             let fence = lease.state.fence;
-                            self.marks.mark_patiently(&lease.tenant, &lease.drainer, fence).await?;
+                            self.marks.mark_with_retries(&lease.tenant, &lease.drainer, fence).await?;
                         }
                         drained.again_at = Some(self.emitter.now().plus(SETTLE_MS));
                         return Ok(());
                     }
                     Written::Woken { wake } if end.trouble.is_some() || passed(deadline) => {
-                        // No time for one more pass: the mark says that another process came.
+                        // There is no time for one more pass: the mark says that something is left.
                         let marked =
                             self.marks.mark_dirty(&lease.tenant, &lease.drainer, lease.state.fence).await;
                         unmarked |= marked.is_err();
@@ -179,7 +179,10 @@ impl Drains {
                         lease.state.wake = wake;
                     }
                     Written::Woken { .. } => {
-                        match self.leases.write(lease, &end.progress, Then::Again, self.emitter.now()).await?
+                        match self
+                            .leases
+                            .write(lease, &end.progress, ThenLease::AnnounceNextPass, self.emitter.now())
+                            .await?
                         {
                             Written::Done => break,
                             Written::Woken { .. } | Written::Lost => {
@@ -209,12 +212,12 @@ impl Drains {
             lost: false,
             out_of_time: false,
         };
-        let mut memory = self.handled.remembered(lease);
+        let mut memory = self.handled.take(lease);
         if let Err(error) = self.stages(lease, &mut memory, deadline, &mut end, drained, alerts).await {
             end.trouble = Some(error);
         }
         if let Some(trouble) = &end.trouble {
-            tracing::error!(tenant = %lease.tenant, drainer = %lease.drainer, error = %trouble, "the drain stopped");
+            tracing::error!(tenant = %lease.tenant, drainer = %lease.drainer, error = %trouble, "an error ended the pass");
             end.again_at = Some(self.emitter.now());
             end.progress.trouble = Some(trouble.to_string());
         }
@@ -225,7 +228,7 @@ impl Drains {
         end
     }
 
-    /// Tries the blocks first, then reads events: what waits is older than what comes.
+    /// Tries the blocks first, then reads events: the starts that wait are older.
     async fn stages(
         &self,
         lease: &mut Lease,
@@ -236,10 +239,10 @@ impl Drains {
         alerts: &mut Vec<ControlKey>,
     ) -> Result<(), ComponentError> {
         let blocks = OpenBlocks::load(self, lease).await?;
-        match blocks.take_up(&lease.state).await {
+        match blocks.migrate_halt(&lease.state).await {
             Ok(()) => {}
-            Err(Hindered::Trouble(error)) => return Err(error),
-            Err(Hindered::Lost) => {
+            Err(BlockError::Failed(error)) => return Err(error),
+            Err(BlockError::LeaseLost) => {
                 end.lost = true;
                 return Ok(());
             }
@@ -255,22 +258,22 @@ impl Drains {
             done = self.close_halts(lease, &blocks, end).await;
         }
         end.note(drained, &blocks);
-        if let Some(at) = blocks.again_at(self.emitter.now()) {
+        if let Some(at) = blocks.next_retry_at(self.emitter.now()) {
             end.again_at = Some(end.again_at.map_or(at, |sooner| sooner.min(at)));
         }
         done
     }
 
-    /// Takes away what was noted about events that the drain stood before, where nothing needs it any more.
+    /// Deletes the rows of starts at which the drain was halted, where nothing needs them any more.
     async fn close_halts(
         &self,
         lease: &Lease,
         blocks: &OpenBlocks<'_>,
         end: &mut PassEnd,
     ) -> Result<(), ComponentError> {
-        if !blocks.stood_before().is_empty() {
+        if !blocks.halted_at().is_empty() {
             let matcher = self.matchers.matcher(lease).await?;
-            end.progress.no_longer_before =
+            end.progress.no_longer_halted_at =
                 EventHandler::new(self, lease, &matcher, blocks).close_halts().await?;
         }
         Ok(())
@@ -289,11 +292,11 @@ impl Drains {
         }
         let matcher = self.matchers.matcher(lease).await?;
         let handler = EventHandler::new(self, lease, &matcher, blocks);
-        let released = self.holding(lease, Box::pin(handler.release(deadline))).await;
+        let released = self.with_lease_renewed(lease, Box::pin(handler.release(deadline))).await;
         std::mem::take(&mut *handler.made()).note(drained, alerts);
         match released {
-            None | Some(Err(Hindered::Lost)) => end.lost = true,
-            Some(Err(Hindered::Trouble(error))) => return Err(error),
+            None | Some(Err(BlockError::LeaseLost)) => end.lost = true,
+            Some(Err(BlockError::Failed(error))) => return Err(error),
             Some(Ok(true)) => {}
             Some(Ok(false)) => {
                 end.again_at = Some(self.emitter.now());
@@ -343,7 +346,8 @@ impl Drains {
             }
             if end.progress.cursor.is_some() {
                 end.note(drained, blocks);
-                let written = self.leases.write(lease, &end.progress, Then::Keep, self.emitter.now()).await?;
+                let written =
+                    self.leases.write(lease, &end.progress, ThenLease::Renew, self.emitter.now()).await?;
                 if written != Written::Done {
                     end.lost = true;
                     return Ok(());
@@ -359,7 +363,7 @@ impl Drains {
         &self,
         lease: &Lease,
         blocks: &OpenBlocks<'_>,
-        places: &[Place],
+        places: &[TimelineEvent],
         finished_before: impl Fn(&str) -> bool + Send + Sync,
         deadline: Option<Instant>,
         (drained, alerts): (&mut Drained, &mut Vec<ControlKey>),
@@ -371,27 +375,27 @@ impl Drains {
                 finished_before: &finished_before,
                 deadline,
             }));
-            return Ok(self.holding(lease, work).await.map(Handled::from));
+            return Ok(self.with_lease_renewed(lease, work).await.map(Handled::from));
         }
         // Looked up for each page, so that a changed subscription or workflow type takes effect within a backlog.
         let matcher = self.matchers.matcher(lease).await?;
         let handler = EventHandler::new(self, lease, &matcher, blocks);
-        let handled = self.holding(lease, handler.handle(places, finished_before, deadline)).await;
+        let handled = self.with_lease_renewed(lease, handler.handle(places, finished_before, deadline)).await;
         std::mem::take(&mut *handler.made()).note(drained, alerts);
-        Ok(handled.filter(|handled| !matches!(handled.stop, Some(Stop::Lost))))
+        Ok(handled.filter(|handled| !matches!(handled.stop, Some(Stop::LeaseLost))))
     }
 
-    /// Waits for `work` and keeps the lease alive meanwhile; `None` if the lease was lost.
-    async fn holding<T>(&self, lease: &Lease, work: impl Future<Output = T>) -> Option<T> {
-        // Beside the work: a table that throttles the renewal does not hold it up.
+    /// Runs `work` and renews the lease meanwhile; `None` if the lease was lost.
+    async fn with_lease_renewed<T>(&self, lease: &Lease, work: impl Future<Output = T>) -> Option<T> {
+        // At the same time as the work: a table that throttles the renewal does not hold up the work.
         let lost = async {
             loop {
-                tokio::time::sleep(RENEW).await;
+                tokio::time::sleep(RENEW_INTERVAL).await;
                 match self.leases.renew(lease, self.emitter.now()).await {
                     Ok(LeaseWrite::Done) => {}
                     Ok(LeaseWrite::Lost) => return,
-                    // Claims keep what is done from being done twice, and the fence keeps the cursor.
-                    Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+                    // If the lease expires, claims keep starts from being made twice, and the fence protects the cursor.
+                    Err(error) => tracing::warn!(%error, "could not renew the lease"),
                 }
             }
         };
@@ -411,7 +415,7 @@ impl Made {
 }
 
 impl PassEnd {
-    /// Notes what the next write says of starts and of what waits.
+    /// Updates what the next write says about starts and about what waits.
     fn note(&mut self, drained: &Drained, blocks: &OpenBlocks<'_>) {
         self.progress.started = u64::try_from(drained.triggered.len() - self.counted).unwrap_or(0);
         self.progress.blocked = blocks.oldest();
@@ -426,8 +430,8 @@ impl PassEnd {
     ) -> Result<bool, ComponentError> {
         match stop {
             Some(Stop::Trouble(error)) => return Err(error),
-            // `handle_page` answers `None` for a lost lease, so this does not come up.
-            Some(Stop::Lost) => self.lost = true,
+            // `handle_page` returns `None` for a lost lease, so this does not come up.
+            Some(Stop::LeaseLost) => self.lost = true,
             Some(Stop::Halted(halted)) => self.halt(halted),
             Some(Stop::OutOfTime) => {
                 self.again_at = Some(now);

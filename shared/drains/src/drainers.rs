@@ -8,7 +8,7 @@ use ledgerline_event::{Invalid, Name};
 pub const DEFAULT_DRAINER: &str = "workflow_runner";
 /// Built in; subscriptions cannot belong to it.
 pub const JOBS_DRAINER: &str = "jobs";
-/// A drainer without a period visits every tenant this often, with or without marks.
+/// A drainer without a period visits every tenant this often, besides the visits that wake-ups and marks lead to.
 const DEFAULT_ROUND: Duration = Duration::from_secs(3_600);
 
 /// One drainer.
@@ -16,12 +16,12 @@ const DEFAULT_ROUND: Duration = Duration::from_secs(3_600);
 pub struct Drainer {
     /// Its name.
     pub id: Name,
-    /// How often it runs; without this, whenever there is something to do.
+    /// Its period. `None`: it runs whenever there is something to do.
     pub every: Option<Duration>,
 }
 
 impl Drainer {
-    /// How often it visits every tenant.
+    /// The period of its round over all tenants.
     pub fn round(&self) -> Duration {
         self.every.unwrap_or(DEFAULT_ROUND)
     }
@@ -62,7 +62,7 @@ impl Drainers {
         self.0.iter()
     }
 
-    /// Those that run as soon as there is something to do.
+    /// The drainers without a period: they run as soon as there is something to do.
     pub fn prompt(&self) -> impl Iterator<Item = &Drainer> {
         self.0.iter().filter(|drainer| drainer.every.is_none())
     }

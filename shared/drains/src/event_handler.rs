@@ -1,10 +1,8 @@
-//! Handling some events in the order of the time line: which subscriptions they start, and how
-//! far everything is finished.
+//! Handling a page of events in the order of the time line: which subscriptions they start, and how far the page is finished.
 //!
-//! Events of different entities are handled side by side; those of one entity one after the
-//! other. A start that fails is parked, or waits in a block with the later ones of its entity, and nothing else is held
-//! up. What counts is the finished prefix: an event that stops the drain stops what comes
-//! after it, and nothing before it is left undone.
+//! Events of different entities are handled at the same time; those of one entity one after the other. A start that fails is
+//! parked, or waits in a block with the later ones of its entity, and holds up nothing else. The result is the finished
+//! prefix of the page: an event that stops the drain stops everything after it, and nothing before it is left undone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +16,7 @@ use std::{
 
 use futures::future::join_all;
 use ledgerline_event::{Event, Name};
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_store::{Block, Cause, Epochs, Halted, Member, keys::ControlKey};
 use ledgerline_subscription::{Matcher, OnFailure, WorkflowType};
 use serde::Serialize;
@@ -28,23 +26,23 @@ use crate::{
     Drains,
     block_retry::{Class, cause_of_send, is_of_entity},
     lease::Lease,
-    open_blocks::{Hindered, OpenBlocks},
+    open_blocks::{BlockError, OpenBlocks},
     park_or_halt::NotStarted,
     start_decision::{Start, StartDecision},
     waiting_starts::WaitingStart,
 };
 use ledgerline_outbox::{About, ClaimOrder, Claimed, ComponentError, PendingEffects, Sent};
 
-/// Entities that are handled side by side.
+/// So many lanes run at the same time. Each entity belongs to one lane.
 const LANES: u64 = 8;
-/// Events of one lane whose effects are sent order_of_claims.
+/// So many events of one lane are started together.
 const BATCH: usize = 10;
-/// Effects that are planned before they are sent: they are all held in memory.
+/// When the planned effects have so many bytes, they are sent: they are all held in memory.
 const PORTION_BYTES: usize = 8_000_000;
-/// What is planned so far is sent after this long.
+/// After this long, what is planned so far is sent.
 const PORTION_TIME: Duration = Duration::from_secs(2);
-/// When so many starts of one page were not sent, a service is down: the pass ends.
-const UNSENT: usize = 20;
+/// When so many starts of one page could not be sent, a service is down: the pass ends.
+const MAX_UNSENT: usize = 20;
 
 /// A start that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -71,7 +69,7 @@ pub(crate) struct EventHandler<'a> {
     made: Mutex<Made>,
 }
 
-/// What was made along the way.
+/// What was made while the page was handled.
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) triggered: Vec<Triggered>,
@@ -80,11 +78,11 @@ pub(crate) struct Made {
     pub(crate) released: Vec<Member>,
 }
 
-/// How far it went.
+/// How far a page is handled.
 pub(crate) struct Handled {
     /// The length of the finished prefix.
     pub(crate) finished: usize,
-    /// Why it is not everything.
+    /// Why it is not the whole page.
     pub(crate) stop: Option<Stop>,
 }
 
@@ -93,14 +91,14 @@ pub(crate) enum Stop {
     Halted(Halted),
     Trouble(ComponentError),
     /// The lease has another holder.
-    Lost,
+    LeaseLost,
 }
 
-impl From<Hindered> for Stop {
-    fn from(hindered: Hindered) -> Self {
-        match hindered {
-            Hindered::Lost => Self::Lost,
-            Hindered::Trouble(error) => Self::Trouble(error),
+impl From<BlockError> for Stop {
+    fn from(error: BlockError) -> Self {
+        match error {
+            BlockError::LeaseLost => Self::LeaseLost,
+            BlockError::Failed(error) => Self::Trouble(error),
         }
     }
 }
@@ -114,7 +112,7 @@ pub(crate) struct Work {
     pub(crate) troubles: NotStarted,
 }
 
-/// What became of starting some events order_of_claims.
+/// What became of starting some events together.
 pub(crate) struct Started {
     pub(crate) halted: Option<Halted>,
     /// Starts that have to wait, in their order, and what a service said of the last that failed.
@@ -126,8 +124,9 @@ pub(crate) struct Started {
 #[derive(Default)]
 struct Portion {
     works: Vec<Work>,
-    /// What has to wait, with the index of its event. What comes later and belongs with it waits too.
+    /// The starts that have to wait, each with the index of its event.
     waits: Vec<(usize, WaitingStart)>,
+    /// The names of their blocks: later starts of these blocks wait too.
     waiting: BTreeSet<String>,
     bytes: usize,
 }
@@ -137,14 +136,14 @@ struct Portion {
 pub(crate) struct Stopped(Mutex<Option<(usize, Stop)>>);
 
 impl Stopped {
-    fn at(&self, index: usize, stop: Stop) {
+    fn record(&self, index: usize, stop: Stop) {
         let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if stopped.as_ref().is_none_or(|(first, _)| index < *first) {
             *stopped = Some((index, stop));
         }
     }
 
-    fn before(&self, index: usize) -> bool {
+    fn is_at_or_before(&self, index: usize) -> bool {
         let stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stopped.as_ref().is_some_and(|(first, _)| *first <= index)
     }
@@ -182,7 +181,7 @@ impl<'a> EventHandler<'a> {
     /// Handles `places`, which are in order, except those that `finished_before` knows.
     pub(crate) async fn handle(
         &self,
-        places: &[Place],
+        places: &[TimelineEvent],
         finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
     ) -> Handled {
@@ -191,8 +190,8 @@ impl<'a> EventHandler<'a> {
         });
         let mut touched = touched.collect::<Vec<_>>().into_iter();
         loop {
-            // Whether an event halts the drain is known before anything is sent. So what comes
-            // before such an event is started first, and nothing after it.
+            // Planning tells whether an event halts the drain. What comes before such an event is started first, and nothing
+            // after it.
             let mut portion = Portion::default();
             let mut halting = None;
             let began = Instant::now();
@@ -201,7 +200,7 @@ impl<'a> EventHandler<'a> {
                     let stop = self.finish(portion).await.unwrap_or((index, Stop::OutOfTime));
                     return Handled::stopped(stop);
                 }
-                // A costly filter must not keep the lease from being renewed, or others from their turn.
+                // A costly filter must not delay the renewal of the lease or the other tasks of this process.
                 tokio::task::consume_budget().await;
                 let work = match Box::pin(self.prepare(index, place, &mut portion)).await {
                     Ok(work) => work,
@@ -235,7 +234,7 @@ impl<'a> EventHandler<'a> {
                 Ok(Started { halted: Some(halted), .. }) => {
                     return Handled::stopped((index, Stop::Halted(halted)));
                 }
-                Err(hindered) => return Handled::stopped((index, hindered.into())),
+                Err(error) => return Handled::stopped((index, error.into())),
             }
         }
     }
@@ -244,7 +243,7 @@ impl<'a> EventHandler<'a> {
     async fn prepare(
         &self,
         index: usize,
-        place: &Place,
+        place: &TimelineEvent,
         portion: &mut Portion,
     ) -> Result<Work, ComponentError> {
         let mut event = place.event.clone();
@@ -256,38 +255,39 @@ impl<'a> EventHandler<'a> {
         for decision in self.matcher.decide(&event) {
             let subscription = decision.subscription;
             let halts = subscription.on_failure == OnFailure::Halt;
-            let setback = match Box::pin(self.outcome(&event, &sk, decision, unreadable.as_ref())).await? {
-                StartDecision::Nothing => continue,
-                StartDecision::Loop => {
-                    troubles.loops.push(subscription.clone());
-                    continue;
-                }
-                StartDecision::Capped => {
-                    troubles.capped.push(subscription.clone());
-                    continue;
-                }
-                StartDecision::Fails(setback) if halts => {
-                    troubles.halts.push((subscription.clone(), setback.reason));
-                    continue;
-                }
-                StartDecision::Fails(setback) => match setback.class {
-                    Class::Permanent => {
-                        troubles.permanent.push((subscription.clone(), setback.reason));
+            let setback =
+                match Box::pin(self.decide_start(&event, &sk, decision, unreadable.as_ref())).await? {
+                    StartDecision::Nothing => continue,
+                    StartDecision::Loop => {
+                        troubles.loops.push(subscription.clone());
                         continue;
                     }
-                    Class::Transient(cause) => Some((cause, setback.reason)),
-                },
-                StartDecision::Start(start) => {
-                    let [whole, entity] =
-                        Block::names(&subscription.subscription_id, &event.entity_type, &event.entity_id);
-                    let waits = portion.waiting.contains(&whole) || portion.waiting.contains(&entity);
-                    if !waits && !self.is_blocked(&start, &event) {
-                        starts.push(*start);
+                    StartDecision::Capped => {
+                        troubles.capped.push(subscription.clone());
                         continue;
                     }
-                    None
-                }
-            };
+                    StartDecision::Fails(setback) if halts => {
+                        troubles.halts.push((subscription.clone(), setback.reason));
+                        continue;
+                    }
+                    StartDecision::Fails(setback) => match setback.class {
+                        Class::Permanent => {
+                            troubles.permanent.push((subscription.clone(), setback.reason));
+                            continue;
+                        }
+                        Class::Transient(cause) => Some((cause, setback.reason)),
+                    },
+                    StartDecision::Start(start) => {
+                        let [whole, entity] =
+                            Block::names(&subscription.subscription_id, &event.entity_type, &event.entity_id);
+                        let waits = portion.waiting.contains(&whole) || portion.waiting.contains(&entity);
+                        if !waits && !self.is_blocked(&start, &event) {
+                            starts.push(*start);
+                            continue;
+                        }
+                        None
+                    }
+                };
             waits.push(WaitingStart {
                 event: event.clone(),
                 sk: sk.clone(),
@@ -307,17 +307,17 @@ impl<'a> EventHandler<'a> {
         Ok(Work { index, event, sk, starts, troubles })
     }
 
-    /// Starts what is planned; then lets wait what has to. Answers where it stopped, if it did.
+    /// Makes the planned starts, then puts those that have to wait into blocks. Returns where it stopped, if it did.
     async fn finish(&self, portion: Portion) -> Option<(usize, Stop)> {
         let first_wait = portion.waits.first().map(|(index, _)| *index);
         if let Some((index, stop)) = self.start_all(portion.works).await {
             return Some((first_wait.map_or(index, |first| first.min(index)), stop));
         }
         let waits: Vec<WaitingStart> = portion.waits.into_iter().map(|(_, wait)| wait).collect();
-        self.wait(&waits).await.err().map(|hindered| (first_wait.unwrap_or(0), hindered.into()))
+        self.wait(&waits).await.err().map(|error| (first_wait.unwrap_or(0), error.into()))
     }
 
-    pub(crate) async fn wait(&self, waits: &[WaitingStart]) -> Result<(), Hindered> {
+    pub(crate) async fn wait(&self, waits: &[WaitingStart]) -> Result<(), BlockError> {
         let mut alerts = Vec::new();
         let waited = Box::pin(self.blocks.wait(waits, &mut alerts)).await;
         self.made().alerts.extend(alerts);
@@ -328,8 +328,8 @@ impl<'a> EventHandler<'a> {
     fn is_blocked(&self, start: &Start, event: &Event) -> bool {
         let subscription = &start.subscription.subscription_id;
         match &start.from {
-            None => self.blocks.of(subscription, &event.entity_type, &event.entity_id).is_some(),
-            // It has had its turn in the block that it comes from.
+            None => self.blocks.block_of(subscription, &event.entity_type, &event.entity_id).is_some(),
+            // It is released from that block: only the entity's own block can still hold it up.
             Some((name, _)) => {
                 let [_, entity] = Block::names(subscription, &event.entity_type, &event.entity_id);
                 *name != entity && self.blocks.open().contains_key(&entity)
@@ -337,7 +337,7 @@ impl<'a> EventHandler<'a> {
         }
     }
 
-    /// Starts side by side what belongs to different entities. Answers where it stopped, if it did.
+    /// Starts events, those of different entities at the same time. Returns where it stopped, if it did.
     pub(crate) async fn start_all(&self, works: Vec<Work>) -> Option<(usize, Stop)> {
         let mut lanes: BTreeMap<u64, Vec<Work>> = BTreeMap::new();
         for work in works {
@@ -345,40 +345,40 @@ impl<'a> EventHandler<'a> {
         }
         let stopped = Stopped::default();
         join_all(lanes.into_values().map(|works| self.start_lane(works, &stopped))).await;
-        // Every lane went on up to there, so everything before is finished.
+        // Every lane went on up to the first index that stopped, so everything before it is finished.
         stopped.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn start_lane(&self, works: Vec<Work>, stopped: &Stopped) {
         let mut works = works.into_iter().peekable();
         while let Some(first) = works.peek().map(|work| work.index) {
-            if stopped.before(first) {
+            if stopped.is_at_or_before(first) {
                 return;
             }
             let error = match Box::pin(self.start_or_wait(works.by_ref().take(BATCH).collect())).await {
                 Ok(Started { halted: Some(halted), .. }) => {
-                    return stopped.at(first, Stop::Halted(halted));
+                    return stopped.record(first, Stop::Halted(halted));
                 }
                 Ok(started) => started.error,
-                Err(hindered) => return stopped.at(first, hindered.into()),
+                Err(error) => return stopped.record(first, error.into()),
             };
             if let (Some(error), Some(next)) = (error, works.peek())
-                && self.unsent.load(Ordering::Relaxed) >= UNSENT
+                && self.unsent.load(Ordering::Relaxed) >= MAX_UNSENT
             {
-                return stopped.at(next.index, Stop::Trouble(error));
+                return stopped.record(next.index, Stop::Trouble(error));
             }
         }
     }
 
-    /// Starts some events, and lets wait what was not sent.
-    async fn start_or_wait(&self, works: Vec<Work>) -> Result<Started, Hindered> {
+    /// Starts some events, and puts the starts that were not sent into blocks.
+    async fn start_or_wait(&self, works: Vec<Work>) -> Result<Started, BlockError> {
         let started = self.start(works).await?;
         self.wait(&started.unsent).await?;
         Ok(started)
     }
 
-    /// Claims and sends the starts of some events order_of_claims, and then deals with what went wrong.
-    pub(crate) async fn start(&self, works: Vec<Work>) -> Result<Started, Hindered> {
+    /// Claims and sends the starts of some events together. Then parks starts, or halts, where an event asks for it.
+    pub(crate) async fn start(&self, works: Vec<Work>) -> Result<Started, BlockError> {
         let mut unsent: Vec<(usize, WaitingStart)> = Vec::new();
         // Two starts of one batch may have the same idempotency key: the second finds the claim of the first.
         let (mut first, mut again): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
@@ -402,10 +402,10 @@ impl<'a> EventHandler<'a> {
                 let [_, entity] = Block::names(subscription, &work.event.entity_type, &work.event.entity_id);
                 entity
             };
-            // Nothing may overtake what has waited.
+            // No start may overtake one that has waited longer.
             let released = batch.iter().any(|(_, _, start)| start.from.is_some());
-            let order_of_claims = if released { ClaimOrder::InGroups } else { ClaimOrder::AllAtOnce };
-            let executed = self.drains.outbox.execute_each(&pending, group, order_of_claims).await?;
+            let claim_order = if released { ClaimOrder::InGroups } else { ClaimOrder::AllAtOnce };
+            let executed = self.drains.outbox.execute_each(&pending, group, claim_order).await?;
             for ((order, work, start), executed) in batch.into_iter().zip(executed) {
                 let setback = match executed.sent {
                     Sent::Yes => {
@@ -416,8 +416,8 @@ impl<'a> EventHandler<'a> {
                         made.released.extend(start.from.as_ref().map(|(_, member)| member.clone()));
                         continue;
                     }
-                    Sent::Behind => None,
-                    // Nothing is recorded of it: the pass ends, and the next one finds the claim.
+                    Sent::BlockedByEarlier => None,
+                    // Nothing more is recorded: the pass ends, and the next one finds the claim.
                     Sent::Failed(error) if start.subscription.on_failure == OnFailure::Halt => {
                         return Err(error.into());
                     }
@@ -435,8 +435,8 @@ impl<'a> EventHandler<'a> {
         let unsent = unsent.into_iter().map(|(_, wait)| wait).collect();
         let mut halted = None;
         for work in &works {
-            if self.blocks.stood_before().contains(&work.sk) {
-                self.no_longer_retrying(work).await?;
+            if self.blocks.halted_at().contains(&work.sk) {
+                self.delete_halted_starts(work).await?;
             }
             let stop = Box::pin(self.park_or_halt(work)).await?;
             halted = halted.or(stop);

@@ -1,8 +1,8 @@
-//! How far a drainer is behind, and whether it stands still.
+//! How far a drainer is behind, and whether it has stalled.
 //!
-//! Lag is the age of the oldest settled event that the cursor has not passed or whose start waits in a block. A drain
-//! that is over an hour behind and has not moved for some minutes stands still, and so does one with a block that has
-//! failed for over an hour; one that is behind because it was rewound, or is new to a long ledger, is at work.
+//! Lag is the age of the oldest settled event that the cursor has not passed or whose start waits in a block. A drainer
+//! has stalled if it is over an hour behind and has not moved for some minutes, or if a block has failed for over an hour.
+//! One that is behind because it was rewound, or is new to a long ledger, moves and has not stalled.
 
 use ledgerline_event::{Millis, Name, keys::moment};
 use ledgerline_store::{
@@ -14,9 +14,9 @@ use serde::Serialize;
 use crate::{Drains, SETTLE_MS};
 use ledgerline_outbox::{Claimed, ComponentError, Effects, PendingEffects, alert_text};
 
-/// Further behind than this is a stall.
+/// A drainer that is further behind than this has stalled…
 pub const STALL_MS: u64 = 3_600_000;
-/// Unless the cursor has moved this recently.
+/// …unless its cursor has moved within this time.
 const MOVING_MS: u64 = 5 * 60_000;
 
 /// Where a drainer stands with a tenant.
@@ -95,7 +95,7 @@ impl Drains {
         let lag_ms = unpassed_ms.max(age(blocked_event_at));
         let moved_at = stored.moved_at.or(stored.created_at);
         let moving = moved_at.is_some_and(|moved| now.get().saturating_sub(moved.get()) < MOVING_MS);
-        // One with a schedule of its own is behind by that much and works as it should.
+        // A drainer with a period may be behind by that much.
         let every =
             self.drainers.iter().find(|drainer| drainer.id == drainer_id).and_then(|drainer| drainer.every);
         let allowed =
@@ -119,7 +119,7 @@ impl Drains {
         })
     }
 
-    /// Claims an alert, once, that a drainer stands still where it is; counts how far it is behind.
+    /// If a drainer has stalled, claims an alert about it, once for the place where it is. Measures how far it is behind.
     pub(crate) async fn alert_stall(
         &self,
         tenant: &Name,
@@ -139,7 +139,7 @@ impl Drains {
             state.last_error.as_deref().unwrap_or("unknown; see the dispatcher's log"),
             self.ledger_flag,
         );
-        // A cursor that moves says nothing about what waits.
+        // While starts wait in blocks, the cursor goes on moving: the place of the stall is the event that waits.
         let place = match &state.halted_on_event_id {
             Some(event) if state.blocks > 0 => event.as_str(),
             _ => &state.cursor,

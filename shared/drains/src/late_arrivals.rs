@@ -1,9 +1,9 @@
-//! Late arrivals: events that were saved behind the watermark of a drainer. A pass reads the pointers that savers put to them, after
-//! it has read the time line.
+//! Late arrivals: events that were saved behind the watermark of a drainer. After a pass has read the time line, it reads the
+//! pointers that savers put to these events.
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use ledgerline_event::{Millis, Name};
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_store::{LatePointer, LatePointerPage, StoreError, keys::ControlKey};
 use tokio::time::Instant;
 
@@ -16,8 +16,8 @@ use crate::{
 };
 use ledgerline_outbox::ComponentError;
 
-/// Late arrivals that are fetched at the same time.
-const FETCHED_AT_ONCE: usize = 16;
+/// So many events of pointers are read at the same time.
+const MAX_CONCURRENT_READS: usize = 16;
 
 impl Drains {
     /// Handles the late arrivals that lie after the drainer's cursor of late arrivals.
@@ -44,9 +44,9 @@ impl Drains {
                 .filter(|(_, pointer)| pointer.event_sk <= cursor && pointer.event_sk > lease.state.beginning)
                 .map(|(index, pointer)| self.fetch(tenant, index, pointer).boxed())
                 .collect();
-            let places: Vec<Option<(usize, Place)>> =
-                stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect().await?;
-            let (indices, places): (Vec<usize>, Vec<Place>) = places.into_iter().flatten().unzip();
+            let places: Vec<Option<(usize, TimelineEvent)>> =
+                stream::iter(fetches).buffered(MAX_CONCURRENT_READS).try_collect().await?;
+            let (indices, places): (Vec<usize>, Vec<TimelineEvent>) = places.into_iter().flatten().unzip();
             let handled = self
                 .handle_page(lease, blocks, &places, |_| false, deadline, (&mut *drained, &mut *alerts))
                 .await?;
@@ -86,8 +86,8 @@ impl Drains {
         tenant: &Name,
         index: usize,
         pointer: &LatePointer,
-    ) -> Result<Option<(usize, Place)>, StoreError> {
+    ) -> Result<Option<(usize, TimelineEvent)>, StoreError> {
         let event = self.timeline.stored_at(tenant, &pointer.event_sk).await?;
-        Ok(event.map(|event| (index, Place { sk: pointer.event_sk.clone(), event })))
+        Ok(event.map(|event| (index, TimelineEvent { sk: pointer.event_sk.clone(), event })))
     }
 }

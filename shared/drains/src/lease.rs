@@ -1,16 +1,17 @@
 //! The lease of a drainer for one tenant: acquired with a new fence, renewed, written with, released.
 //!
-//! A pass announces its watermarks before it reads: in the write that acquires the lease, or in the one that ends the
-//! pass before.
+//! A pass announces its watermarks before it reads: in the write that acquires the lease, or, for a further pass, in the
+//! write that ended the previous one.
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_store::{
-    Answer, DrainState, DrainStates, LeaseChange, LeaseRequest, LeaseWrite, Progress, StoreError, Watermarks,
+    Conditional, DrainState, DrainStates, LeaseChange, LeaseRequest, LeaseWrite, Progress, StoreError,
+    Watermarks,
 };
 
 /// How long a lease lasts without being renewed.
 pub const LEASE_MS: u64 = 60_000;
-/// How far behind the clock the watermarks are kept, so that events that arrive in time are read in order.
+/// The watermarks stay this far behind the clock, so that events that arrive in time are read in order.
 pub const SETTLE_MS: u64 = 5_000;
 
 /// A lease that is held, as far as this process knows.
@@ -35,14 +36,14 @@ pub(crate) enum Acquired {
     NoState,
 }
 
-/// What is done with the lease together with the progress.
+/// What becomes of the lease in the write of the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// Go on with this pass.
-    Keep,
-    /// Begin the next pass: announce new watermarks.
-    Again,
-    /// Release the lease, unless a wake-up has come.
+pub(crate) enum ThenLease {
+    /// Renew it: this pass goes on.
+    Renew,
+    /// Renew it, and announce the watermarks of the next pass, which begins.
+    AnnounceNextPass,
+    /// Release it, unless a wake-up has come.
     Release,
 }
 
@@ -71,7 +72,7 @@ enum Refusal {
     Ours(Watermarks),
     /// Another visit holds the lease.
     Contended { fence: u64 },
-    /// The lease is free, and these watermarks are as high as those that were announced.
+    /// The lease is free, but higher watermarks were announced. Retry with these: never below the announced ones.
     Retry(Watermarks),
 }
 
@@ -83,7 +84,7 @@ impl Refusal {
         if state.owner.is_some() && state.lease_until.is_some_and(|until| until > now) {
             return Self::Contended { fence: state.fence };
         }
-        // A clock ahead of ours has announced more: read up to there.
+        // A process whose clock is ahead of this one's has announced higher watermarks: read up to those.
         Self::Retry(watermarks.not_below(&state.watermarks))
     }
 }
@@ -107,8 +108,8 @@ impl Leases {
             Ok(Acquired::Held(Box::new(Lease { tenant, drainer, state: *state, watermarks })))
         };
         loop {
-            let times = (now, now.plus(LEASE_MS));
-            let state = match self.states.acquire((tenant, drainer), owner, &watermarks, times).await? {
+            let until = now.plus(LEASE_MS);
+            let state = match self.states.acquire((tenant, drainer), owner, &watermarks, now, until).await? {
                 LeaseRequest::Acquired(state) => return held(state, watermarks),
                 LeaseRequest::Missing => return Ok(Acquired::NoState),
                 LeaseRequest::Refused(state) => state,
@@ -123,41 +124,42 @@ impl Leases {
 
     /// Renews the lease.
     pub(crate) async fn renew(&self, lease: &Lease, now: Millis) -> Result<LeaseWrite, StoreError> {
-        let whose = (&lease.tenant, &lease.drainer);
-        self.states.renew(whose, lease.state.fence, now.plus(LEASE_MS)).await
+        let drain_key = (&lease.tenant, &lease.drainer);
+        self.states.renew(drain_key, lease.state.fence, now.plus(LEASE_MS)).await
     }
 
-    /// Writes what a pass has achieved, if the lease is still ours.
+    /// Writes what a pass has achieved, if this visit still holds the lease.
     pub(crate) async fn write(
         &self,
         lease: &mut Lease,
         progress: &Progress,
-        then: Then,
+        then: ThenLease,
         now: Millis,
     ) -> Result<Written, StoreError> {
         let until = now.plus(LEASE_MS);
         let watermarks = match then {
-            Then::Again => settled(now).not_below(&lease.state.watermarks),
-            Then::Keep | Then::Release => lease.watermarks.clone(),
+            ThenLease::AnnounceNextPass => settled(now).not_below(&lease.state.watermarks),
+            ThenLease::Renew | ThenLease::Release => lease.watermarks.clone(),
         };
         let change = match then {
-            Then::Keep => LeaseChange::Renew { until },
-            Then::Again => LeaseChange::Announce { until, watermarks: &watermarks },
-            Then::Release => LeaseChange::Release { wake: lease.state.wake },
+            ThenLease::Renew => LeaseChange::Renew { until },
+            ThenLease::AnnounceNextPass => LeaseChange::Announce { until, watermarks: &watermarks },
+            ThenLease::Release => LeaseChange::Release { wake: lease.state.wake },
         };
-        let (whose, fence) = ((&lease.tenant, &lease.drainer), lease.state.fence);
-        match self.states.write_progress(whose, fence, progress, change, now).await? {
-            Answer::Done(state) => {
-                // The release must still see a wake-up that came during the pass.
-                let wake = if then == Then::Again { state.wake } else { lease.state.wake };
+        let (drain_key, fence) = ((&lease.tenant, &lease.drainer), lease.state.fence);
+        match self.states.write_progress(drain_key, fence, progress, change, now).await? {
+            Conditional::Done(state) => {
+                // The lease keeps the wake count from the beginning of the pass. The release is on condition of that count,
+                // so it fails if a wake-up came during the pass.
+                let wake = if then == ThenLease::AnnounceNextPass { state.wake } else { lease.state.wake };
                 lease.state = DrainState { wake, ..state };
                 lease.watermarks = watermarks;
                 Ok(Written::Done)
             }
-            Answer::Refused(Some(state)) if state.fence == fence && state.owner.is_some() => {
+            Conditional::Refused(Some(state)) if state.fence == fence && state.owner.is_some() => {
                 Ok(Written::Woken { wake: state.wake })
             }
-            Answer::Refused(_) => Ok(Written::Lost),
+            Conditional::Refused(_) => Ok(Written::Lost),
         }
     }
 }

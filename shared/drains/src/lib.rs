@@ -1,9 +1,13 @@
-//! Drains: each drainer passes over each tenant's time line by cursor and starts what subscribes to it.
+//! Drains: each drainer reads each tenant's time line by cursor and starts what subscribes to it.
 //!
-//! It promises that each start is made once per epoch, whichever process dies at whichever moment, and that a start that fails holds
-//! up nothing but the later starts of its entity. Correctness rests on the order of writes and reads: a drainer publishes its watermark
-//! before it reads the first page ([`DrainState`], `drain`), the outbox stores the effects of a start before it sends any of
-//! them, and a drainer releases the lease only if no wake-up has come.
+//! It promises that each start is made once per epoch, whichever process dies at whichever moment. A start that fails for good
+//! is parked and holds up nothing. One that may work later opens a block, which holds up the later starts of its subscription
+//! and entity, or of its whole subscription while the workflow type is not registered. With `onFailure: halt` the drainer
+//! starts nothing after the event until the start works.
+//!
+//! Correctness rests on the order of writes and reads: a drainer publishes its watermark before it reads the first page
+//! ([`DrainState`], `drain`), the outbox stores the effects of a start before it sends any of them, and a drainer releases
+//! the lease only if no wake-up has come.
 //!
 //! It stores drain states, marks, blocks, parked starts, rounds, subscriptions and workflow types. The dispatcher calls it,
 //! and the API for what tenants register and operators ask.
@@ -47,14 +51,14 @@ pub use event_handler::Triggered;
 pub use lag::{DrainerState, STALL_MS};
 pub use lease::{LEASE_MS, SETTLE_MS};
 pub use ledgerline_store::{
-    DrainState, Epochs, Halted, ParkedBecause, ParkedPage, ParkedStart, ParkedState, Rewound,
+    DrainState, Epochs, Halted, ParkedBecause, ParkedFilter, ParkedPage, ParkedStart, ParkedState, Rewound,
 };
 pub use manual_start::ManualStart;
 pub use new_workflow_type::{NewTask, NewWorkflowType};
 pub use operator_retry::Retried;
 pub use parked_starts::MAX_ATTEMPTS;
 pub use registry::{NewSubscription, SubscriptionChange};
-pub use rewind::Rewind;
+pub use rewind::{CountEvents, Rewind, RewindScope};
 pub use start_plan::{Input, PlanError, StartEffects, StartPlanner, StartRequest};
 pub use sweep::Swept;
 pub use try_subscriptions::SampleEvent;

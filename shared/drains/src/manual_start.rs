@@ -11,7 +11,7 @@ use crate::{
     registry::unregistered,
     start_plan::{Input, Origin, PlanError},
 };
-use ledgerline_outbox::{ComponentError, Keyed, Made, check_idempotency_key};
+use ledgerline_outbox::{ComponentError, KeyedRequest, Made, check_idempotency_key};
 
 /// What became of a start by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,7 +39,7 @@ impl Drains {
                 check_idempotency_key("idempotencyKey", key)?;
                 let asked = json!({ "workflowType": workflow_type, "input": input });
                 let content_hash = ledgerline_outbox::short_hash(&[&asked.to_string()]);
-                Some(Keyed { row: keys::start_request(tenant, key), content_hash, any_content: false })
+                Some(KeyedRequest { row: keys::start_request(tenant, key), content_hash, any_content: false })
             }
         };
         // A repeat is answered before anything is checked that may have changed since the first request.
@@ -53,9 +53,9 @@ impl Drains {
             Err(_) => None,
         };
         let known = known.ok_or_else(|| unregistered(workflow_type))?;
-        let emitter = self.emitter.within(|origin| {
-            origin.tenant = tenant.clone();
-            origin.caused_by = Some(caused_by.to_owned());
+        let emitter = self.emitter.with_scope(|scope| {
+            scope.tenant = tenant.clone();
+            scope.caused_by = Some(caused_by.to_owned());
         });
         let claim = keys::manual_start_claim(tenant, &self.emitter.new_event_id());
         let origin = Origin { emitter, drainer: DEFAULT_DRAINER, claim, ttl: None };

@@ -12,8 +12,8 @@ use ledgerline_subscription::{Matcher, Subscription};
 
 use crate::lease::Lease;
 
-/// Tenants that one process keeps in mind.
-const MAX_KEPT: usize = 1_000;
+/// Compiled matchers that one process keeps. When there are more, all are dropped.
+const MAX_MATCHERS: usize = 1_000;
 
 /// The matchers that this process has compiled, by tenant and drainer.
 pub(crate) struct MatcherCache {
@@ -29,20 +29,20 @@ pub(crate) struct Compiled {
 
 impl MatcherCache {
     pub(crate) async fn matcher(&self, lease: &Lease) -> Result<Arc<Matcher>, StoreError> {
-        let whose = (lease.tenant.clone(), lease.drainer.clone());
-        let version = lease.state.subscriptions;
+        let drain_key = (lease.tenant.clone(), lease.drainer.clone());
+        let version = lease.state.subscriptions_version;
         if let Ok(kept) = self.compiled.lock()
-            && let Some(compiled) = kept.get(&whose).filter(|compiled| compiled.version == version)
+            && let Some(compiled) = kept.get(&drain_key).filter(|compiled| compiled.version == version)
         {
             return Ok(compiled.matcher.clone());
         }
-        // Read after the version was: what is read may be newer, never older.
+        // The subscriptions are read after the version: they may be newer than it, never older.
         let matcher = Arc::new(Matcher::new(self.subscriptions_of(&lease.tenant, &lease.drainer).await?));
         if let Ok(mut kept) = self.compiled.lock() {
-            if kept.len() >= MAX_KEPT {
+            if kept.len() >= MAX_MATCHERS {
                 kept.clear();
             }
-            kept.insert(whose, Compiled { version, matcher: matcher.clone() });
+            kept.insert(drain_key, Compiled { version, matcher: matcher.clone() });
         }
         Ok(matcher)
     }

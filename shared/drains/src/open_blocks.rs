@@ -9,34 +9,37 @@ use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::Found;
 use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
-    Block, BlockWrites, Blocked, BlocksWritten, DrainState, Fault, Halted, LeaseWrite, Member, Oldest,
+    Block, BlockTransaction, Blocked, BlocksWritten, DrainState, Fault, Halted, LeaseWrite, Member, Oldest,
     OperatorRequest, ParkedStart, StoreError,
 };
 
-use crate::{Drains, block_retry::again_at, lease::Lease};
+use crate::{Drains, block_retry::next_retry_at, lease::Lease};
 
-/// Starts that change in one transaction, which takes a hundred writes: up to four each.
-pub(crate) const CHUNK: usize = 24;
+/// A transaction takes a hundred writes: 24 starts × at most 4 writes < 100.
+pub(crate) const MAX_STARTS_PER_TRANSACTION: usize = 24;
 
-/// Why the holder cannot go on.
-pub(crate) enum Hindered {
-    /// The lease has another holder.
-    Lost,
-    Trouble(ComponentError),
+/// Why a change of blocks failed.
+pub(crate) enum BlockError {
+    /// The lease has another holder: nothing is written.
+    LeaseLost,
+    /// A service did not do its part.
+    Failed(ComponentError),
 }
 
-impl<E: Into<ComponentError>> From<E> for Hindered {
+impl<E: Into<ComponentError>> From<E> for BlockError {
     fn from(error: E) -> Self {
-        Self::Trouble(error.into())
+        Self::Failed(error.into())
     }
 }
 
 /// What becomes of the row among the parked starts when a member leaves its block.
-pub(crate) enum Row {
-    Deleted,
-    /// It is parked already, or belongs to the block that the member has moved to.
-    Kept,
-    Parked(Box<ParkedStart>),
+pub(crate) enum ParkedRowChange {
+    /// It is deleted: nothing is left to do about the start.
+    Delete,
+    /// It stays: the start is parked already, or waits in the block that the member has moved to.
+    Keep,
+    /// It is replaced by this one: the start is parked.
+    Put(Box<ParkedStart>),
 }
 
 /// The open blocks.
@@ -46,11 +49,11 @@ pub(crate) struct OpenBlocks<'a> {
     pub(crate) drainer: Name,
     fence: u64,
     pub(crate) rewinds: u64,
-    /// Changes of subscriptions so far.
+    /// The version of the drainer's subscriptions.
     pub(crate) version: u64,
     open: Mutex<BTreeMap<String, Block>>,
-    /// Places of events that the drain stands or stood before.
-    stood_before: Mutex<BTreeSet<String>>,
+    /// Places of the events that the drain has halted at.
+    halted_at: Mutex<BTreeSet<String>>,
     pub(crate) requests: Vec<OperatorRequest>,
 }
 
@@ -65,42 +68,42 @@ impl<'a> OpenBlocks<'a> {
             requests = stored.requests;
         }
         let state = &lease.state;
-        let (fence, rewinds, version) = (state.fence, state.rewinds, state.subscriptions);
-        let stood_before = Mutex::new(state.stood_before.clone());
+        let (fence, rewinds, version) = (state.fence, state.rewinds, state.subscriptions_version);
+        let halted_at = Mutex::new(state.halted_at.clone());
         let open = Mutex::new(open);
-        Ok(Self { drains, tenant, drainer, fence, rewinds, version, open, stood_before, requests })
+        Ok(Self { drains, tenant, drainer, fence, rewinds, version, open, halted_at, requests })
     }
 
-    pub(crate) fn stood_before(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.stood_before.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn halted_at(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.halted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes in the record that the drain stands before an event. The row comes after: so a row that nothing needs any
-    /// more is found, whatever has happened since.
-    pub(crate) async fn stand_before(&self, place: &str) -> Result<(), Hindered> {
-        if self.stood_before().contains(place) {
+    /// Records in the drain state that the drain halts at an event. Recorded before the parked-start row, so that an orphaned
+    /// row can be found and deleted.
+    pub(crate) async fn record_halt(&self, place: &str) -> Result<(), BlockError> {
+        if self.halted_at().contains(place) {
             return Ok(());
         }
-        let whose = (&self.tenant, &self.drainer);
-        match self.drains.states.stand_before(whose, self.fence, place).await? {
+        let drain_key = (&self.tenant, &self.drainer);
+        match self.drains.states.record_halt(drain_key, self.fence, place).await? {
             LeaseWrite::Done => {}
-            LeaseWrite::Lost => return Err(Hindered::Lost),
+            LeaseWrite::Lost => return Err(BlockError::LeaseLost),
         }
-        self.stood_before().insert(place.to_owned());
+        self.halted_at().insert(place.to_owned());
         Ok(())
     }
 
-    /// Takes up the event that the version before stands before: it says so by nothing but its id.
-    pub(crate) async fn take_up(&self, state: &DrainState) -> Result<(), Hindered> {
+    /// Migrates the halt of versions before 0.1.0, which store only the event's id.
+    pub(crate) async fn migrate_halt(&self, state: &DrainState) -> Result<(), BlockError> {
         let Some(halted) = &state.halted_on_event_id else { return Ok(()) };
-        let is_known = state.stood_before.iter().any(|place| place.ends_with(&format!("#{halted}")))
+        let is_known = state.halted_at.iter().any(|place| place.ends_with(&format!("#{halted}")))
             || self.open().values().any(|block| block.head.event_id == *halted);
         if is_known {
             return Ok(());
         }
         match self.drains.timeline.find(&self.tenant, halted).await? {
-            Found::At(place) => self.stand_before(&place).await,
-            Found::Nowhere | Found::NotSince(_) => Ok(()),
+            Found::At(place) => self.record_halt(&place).await,
+            Found::Nowhere | Found::NotReached(_) => Ok(()),
         }
     }
 
@@ -108,8 +111,8 @@ impl<'a> OpenBlocks<'a> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open block that a start belongs to.
-    pub(crate) fn of(&self, subscription: &str, entity_type: &str, entity_id: &str) -> Option<String> {
+    /// The name of the open block that a start belongs to, if there is one.
+    pub(crate) fn block_of(&self, subscription: &str, entity_type: &str, entity_id: &str) -> Option<String> {
         let open = self.open();
         Block::names(subscription, entity_type, entity_id).into_iter().find(|name| open.contains_key(name))
     }
@@ -136,77 +139,93 @@ impl<'a> OpenBlocks<'a> {
         Blocked::Oldest(Oldest { halted, event_at: oldest.head.event_time, since })
     }
 
-    /// When the drainer has to come again for them.
-    pub(crate) fn again_at(&self, now: Millis) -> Option<Millis> {
-        self.open().values().map(|block| again_at(block, now)).min()
+    /// When the drainer has to try the next of them again.
+    pub(crate) fn next_retry_at(&self, now: Millis) -> Option<Millis> {
+        self.open().values().map(|block| next_retry_at(block, now)).min()
     }
 
-    /// The first members of a block.
+    /// At most `limit` members of a block, in order, from the place `from` on.
     pub(crate) async fn members(
         &self,
         name: &str,
-        after: u64,
+        from: u64,
         limit: usize,
     ) -> Result<Vec<Member>, StoreError> {
-        self.drains.blocks.members((&self.tenant, &self.drainer), name, after, limit).await
+        self.drains.blocks.members((&self.tenant, &self.drainer), name, from, limit).await
     }
 
-    /// Takes members out of a block; `closes` if none is left. `requests` are what an operator asked for about them.
-    pub(crate) async fn leave(
+    /// Removes members from a block.
+    pub(crate) async fn remove_members(
         &self,
         name: &str,
-        leaving: Vec<(Member, Row)>,
+        leaving: Vec<(Member, ParkedRowChange)>,
+    ) -> Result<(), BlockError> {
+        self.remove_members_and_requests(name, leaving, &[]).await
+    }
+
+    /// Deletes requests that an operator left.
+    pub(crate) async fn delete_requests(&self, requests: &[OperatorRequest]) -> Result<(), BlockError> {
+        self.remove_members_and_requests("", Vec::new(), requests).await
+    }
+
+    /// Removes members from a block together with the requests that an operator left about them.
+    pub(crate) async fn remove_members_and_requests(
+        &self,
+        name: &str,
+        leaving: Vec<(Member, ParkedRowChange)>,
         requests: &[OperatorRequest],
-        closes: bool,
-    ) -> Result<(), Hindered> {
-        let mut writes = self.writes();
+    ) -> Result<(), BlockError> {
+        let mut transaction = self.begin_transaction();
         for (member, row) in &leaving {
-            writes.delete_member(name, member)?;
+            transaction.delete_member(name, member)?;
             match row {
-                Row::Kept => {}
-                Row::Deleted => writes.delete_parked(&member.start_id)?,
-                Row::Parked(start) => writes.put_parked(start)?,
+                ParkedRowChange::Keep => {}
+                ParkedRowChange::Delete => transaction.delete_parked(&member.start_id)?,
+                ParkedRowChange::Put(start) => transaction.put_parked(start)?,
             }
         }
         for request in requests {
-            writes.delete_request(&request.start_id)?;
+            transaction.delete_request(&request.start_id)?;
         }
-        if closes {
-            writes.close_block(name)?;
-        }
-        if !writes.is_empty() {
-            self.commit(writes).await?;
-        }
-        if closes {
-            self.open().remove(name);
+        if !transaction.is_empty() {
+            self.commit(transaction).await?;
         }
         Ok(())
     }
 
-    /// Writes the record of an open block.
-    pub(crate) async fn rewrite(&self, block: Block) -> Result<(), Hindered> {
-        let mut writes = self.writes();
-        writes.replace_block(&block)?;
-        self.commit(writes).await?;
+    /// Closes a block that has no members any more.
+    pub(crate) async fn close_block(&self, name: &str) -> Result<(), BlockError> {
+        let mut transaction = self.begin_transaction();
+        transaction.close_block(name)?;
+        self.commit(transaction).await?;
+        self.open().remove(name);
+        Ok(())
+    }
+
+    /// Replaces the record of an open block.
+    pub(crate) async fn replace_block(&self, block: Block) -> Result<(), BlockError> {
+        let mut transaction = self.begin_transaction();
+        transaction.replace_block(&block)?;
+        self.commit(transaction).await?;
         self.open().insert(block.name.clone(), block);
         Ok(())
     }
 
-    /// Nothing to write yet.
-    pub(crate) fn writes(&self) -> BlockWrites<'_> {
-        self.drains.blocks.writes(&self.tenant, &self.drainer)
+    /// A transaction with no writes yet.
+    pub(crate) fn begin_transaction(&self) -> BlockTransaction<'_> {
+        self.drains.blocks.begin_transaction(&self.tenant, &self.drainer)
     }
 
-    /// Writes on condition that the lease is still ours.
-    pub(crate) async fn commit(&self, writes: BlockWrites<'_>) -> Result<(), Hindered> {
-        match writes.commit(self.fence).await? {
+    /// Commits a transaction on condition that this visit still holds the lease.
+    pub(crate) async fn commit(&self, transaction: BlockTransaction<'_>) -> Result<(), BlockError> {
+        match transaction.commit(self.fence).await? {
             BlocksWritten::Done => Ok(()),
-            BlocksWritten::LeaseLost => Err(Hindered::Lost),
+            BlocksWritten::LeaseLost => Err(BlockError::LeaseLost),
             // What is in memory is not what is stored: the next pass reads it anew.
             BlocksWritten::Changed => {
                 let (code, message) =
                     ("ConditionalCheckFailed", "the blocked starts are not as they were read");
-                Err(StoreError::told("TransactWriteItems", Fault::Refused, code, message).into())
+                Err(StoreError::told("TransactWriteItems", Fault::ConditionFailed, code, message).into())
             }
         }
     }

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use crate::{Drained, Drains, ParkedStart};
 use ledgerline_outbox::ComponentError;
 
-/// How long a request is kept that no drainer meets.
+/// How long a request is kept if no drainer reads it.
 const KEPT_SECONDS: u64 = 24 * 3_600;
 
 impl Drains {
-    /// Leaves a request about a blocked start and brings the drainer to it. The answer is that of the visit.
+    /// Leaves a request about a blocked start and drains the tenant, so that the drainer does it. Returns what the visit did.
     pub(crate) async fn ask(
         &self,
         tenant: &Name,

@@ -1,5 +1,5 @@
-//! What an operator does about a parked start. The cursor is never touched: the start has the
-//! claim that the drain would have made, so it is made once. What waits in a block is the drainer's: the operator's request goes to it.
+//! How an operator retries or drops a parked start. The cursor does not move: the start gets the claim that the drainer would
+//! have made, so it is made once. Only the drainer changes a start that waits in a block: the operator leaves it a request.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     Drains, ParkedStart, ParkedState, Triggered,
     start_plan::{Origin, PlanError, caused_by},
 };
-use ledgerline_outbox::{Claimed, ComponentError, outliving};
+use ledgerline_outbox::{Claimed, ComponentError, start_claim_ttl};
 
 /// What became of a retry.
 #[derive(Debug, Serialize)]
@@ -28,8 +28,8 @@ pub struct Retried {
     pub asked: bool,
 }
 
-/// API Gateway waits half a minute for an answer.
-const VISIT: Duration = Duration::from_secs(20);
+/// A visit on request takes at most this long: API Gateway waits half a minute for an answer.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Drains {
     /// Starts a parked start after all.
@@ -68,7 +68,7 @@ impl Drains {
             emitter: caused_by(&self.emitter, &event, &parked.subscription_id),
             drainer: &parked.drainer_id,
             claim: self.claim_of(tenant, &parked),
-            ttl: outliving(event.ttl),
+            ttl: start_claim_ttl(event.ttl),
         };
         let pending = match Box::pin(self.planner.plan(origin, workflow_type, input)).await {
             Ok(pending) => pending,
@@ -88,7 +88,7 @@ impl Drains {
         })
     }
 
-    /// Gives a parked start up: it will not start in this epoch.
+    /// Drops a parked start: it will not start in this epoch.
     pub async fn drop_parked(&self, tenant: &Name, id: &str) -> Result<ParkedStart, ComponentError> {
         let parked = self.parked.parked_start(tenant, id).await?;
         if let Some(block) = blocked_in(&parked) {
@@ -101,8 +101,8 @@ impl Drains {
             return Ok(parked);
         }
         let claim = self.claim_of(tenant, &parked);
-        let dropped = self.outbox.claim_nothing(&claim, outliving(parked.ttl)).await?
-            || self.outbox.is_dropped(&claim).await?;
+        let claimed = self.outbox.drop_start(&claim, start_claim_ttl(parked.ttl)).await?;
+        let dropped = matches!(claimed, Claimed::New) || self.outbox.is_dropped(&claim).await?;
         // Either way nothing is left to decide about it.
         self.parked.records.delete(tenant, id).await?;
         if dropped {
@@ -168,9 +168,9 @@ impl Drains {
         reason: String,
     ) -> Result<Retried, ComponentError> {
         let again = ParkedStart { reason: reason.clone(), attempts: parked.attempts + 1, ..parked };
-        // Unless the drain has written there since, or the row is missing: there is nothing left to note it on.
+        // This fails too if the drain has written the row since, or if the row is gone.
         if let Err(error) = self.parked.records.note_attempt(tenant, &again).await {
-            tracing::warn!(%error, "the attempt was not noted");
+            tracing::warn!(%error, "could not store the failed attempt of a parked start");
         }
         Err(ComponentError::Refused(format!("it failed again: {reason}")))
     }
@@ -182,5 +182,5 @@ fn blocked_in(start: &ParkedStart) -> Option<String> {
 }
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + VISIT)
+    Some(Instant::now() + VISIT_TIMEOUT)
 }

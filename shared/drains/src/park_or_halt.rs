@@ -1,4 +1,4 @@
-//! Starts of an event that are not made: the drainer parks them, or halts before the event.
+//! Starts of an event that are not made: the drainer parks them, or halts at the event.
 
 use ledgerline_event::{Event, Name, keys::time_of};
 use ledgerline_store::{Halted, ParkedBecause, ParkedState, keys::ControlKey};
@@ -7,34 +7,34 @@ use serde_json::json;
 
 use crate::{
     event_handler::{EventHandler, Work},
-    open_blocks::Hindered,
-    parked_starts::id,
+    open_blocks::BlockError,
+    parked_starts::start_id,
     start_decision::MAX_REASON,
 };
 use ledgerline_outbox::{ComponentError, Notice};
 
-/// What is wrong with an event's starts.
+/// The starts of an event that are not made, by what is wrong with them.
 #[derive(Default)]
 pub(crate) struct NotStarted {
     /// They fail in the same way each time.
     pub(crate) permanent: Vec<(Subscription, String)>,
-    /// They fail, and their subscriptions say that the drain stands before them.
+    /// They fail, and their subscriptions say `onFailure: halt`.
     pub(crate) halts: Vec<(Subscription, String)>,
     pub(crate) loops: Vec<Subscription>,
     pub(crate) capped: Vec<Subscription>,
 }
 
 impl NotStarted {
-    fn are_none(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.permanent.is_empty() && self.halts.is_empty() && self.loops.is_empty() && self.capped.is_empty()
     }
 }
 
 impl EventHandler<'_> {
-    /// Parks starts and alerts. Answers whether the drain stops before this event.
-    pub(crate) async fn park_or_halt(&self, work: &Work) -> Result<Option<Halted>, Hindered> {
+    /// Parks starts and claims alerts about them, or halts. Returns the halt if the drain stops at this event.
+    pub(crate) async fn park_or_halt(&self, work: &Work) -> Result<Option<Halted>, BlockError> {
         let Work { event, sk, troubles, .. } = work;
-        if troubles.are_none() {
+        if troubles.is_empty() {
             return Ok(None);
         }
         let mut alerts = Vec::new();
@@ -58,7 +58,7 @@ impl EventHandler<'_> {
         let mut halted = None;
         for (subscription, reason) in &troubles.halts {
             let about = self.about(event, sk, &subscription.subscription_id);
-            self.blocks.stand_before(sk).await?;
+            self.blocks.record_halt(sk).await?;
             let stop = self.drains.parked.halt(about, subscription, reason.clone(), self.blocks).await?;
             halted = halted.or(stop);
         }
@@ -66,7 +66,7 @@ impl EventHandler<'_> {
         Ok(halted)
     }
 
-    /// More subscriptions than may start: the rest are parked, with one alert for all of them.
+    /// Parks the starts of an event beyond [`FAN_OUT`], with one alert for all of them.
     async fn cap(
         &self,
         event: &Event,
@@ -99,30 +99,30 @@ impl EventHandler<'_> {
         Ok(alert)
     }
 
-    /// What did not start before has started now.
-    pub(crate) async fn no_longer_retrying(&self, work: &Work) -> Result<(), ComponentError> {
+    /// Deletes the rows of starts at which the drain was halted and that are made now.
+    pub(crate) async fn delete_halted_starts(&self, work: &Work) -> Result<(), ComponentError> {
         for start in &work.starts {
             let about = self.about(&work.event, &work.sk, &start.triggered.subscription_id);
-            self.drains.parked.no_longer_retrying(&self.tenant, &id(&about)).await?;
+            self.drains.parked.delete_halted_start(&self.tenant, &start_id(&about)).await?;
         }
         Ok(())
     }
 
-    /// Takes away what nothing needs any more of events that the drain stood before. Answers those without any rows.
+    /// Deletes the rows that nothing needs any more, of starts at which the drain was halted. Returns the places of the events
+    /// without any rows.
     pub(crate) async fn close_halts(&self) -> Result<Vec<String>, ComponentError> {
-        let places = self.blocks.stood_before().clone();
-        let mut left = Vec::new();
+        let places = self.blocks.halted_at().clone();
+        let mut done = Vec::new();
         for place in places {
             if self.close_unwanted(&place).await? {
-                left.push(place);
+                done.push(place);
             }
         }
-        Ok(left)
+        Ok(done)
     }
 
-    /// Takes away what was noted about an event that the drain stood before, for starts that a rewind has given another
-    /// epoch, and for subscriptions that are removed, disabled, or do not want the event any more. Answers whether
-    /// nothing is left.
+    /// Deletes the rows of one event at which the drain was halted: those of starts that a rewind has given another epoch, and
+    /// those of subscriptions that are removed, disabled, or do not want the event any more. Returns whether no row is left.
     async fn close_unwanted(&self, sk: &str) -> Result<bool, ComponentError> {
         let Some(time) = time_of(sk) else { return Ok(true) };
         let mut retrying = self.drains.parked.records.of_time(&self.tenant, time).await?;
@@ -150,7 +150,7 @@ impl EventHandler<'_> {
             if wanted && start.epoch == self.epochs.of(sk) {
                 left += 1;
             } else {
-                self.drains.parked.no_longer_retrying(&self.tenant, &start.id).await?;
+                self.drains.parked.delete_halted_start(&self.tenant, &start.id).await?;
             }
         }
         Ok(left == 0)

@@ -1,5 +1,5 @@
-//! Starts that did not work: those that wait in a block or that the drain stands before, and those that are
-//! parked, so that an operator can see why, mend the cause, and start them after all.
+//! Starts that did not work: those that wait in a block or at which the drain is halted, and those that are parked, so
+//! that an operator can see why, mend the cause, and start them after all.
 //!
 //! One record per start and epoch, while there is something to do about it. What was started
 //! or dropped after all has a claim, as every start has.
@@ -14,31 +14,32 @@ use serde_json::json;
 use crate::{
     ParkedStarts,
     block_retry::pause,
-    open_blocks::{Hindered, OpenBlocks},
+    open_blocks::{BlockError, OpenBlocks},
 };
 use ledgerline_outbox::{About, ComponentError, Notice};
 
-/// After so many attempts a start is parked.
+/// A start is parked after so many failed attempts.
 pub const MAX_ATTEMPTS: u32 = 5;
 
-/// The same start always has the same id.
-pub(crate) fn id(about: &About<'_>) -> String {
+/// The id of a start among the parked starts; it follows from the start alone.
+pub(crate) fn start_id(about: &About<'_>) -> String {
     let epoch = about.epoch.to_string();
     let digest = ledgerline_outbox::short_hash(&[about.drainer, &epoch, about.subscription, about.sk]);
     format!("{}-{}", about.event.timestamp, &digest[..16])
 }
 
 impl ParkedStarts {
-    /// One more failure of a start that the drain stands before. `None`: it was settled otherwise and the drain goes on.
+    /// Records one more failure of a start at which the drain is halted. Returns `None` if the start was settled otherwise: then
+    /// the drain goes on.
     pub(crate) async fn halt(
         &self,
         about: About<'_>,
         subscription: &Subscription,
         reason: String,
         blocks: &OpenBlocks<'_>,
-    ) -> Result<Option<Halted>, Hindered> {
+    ) -> Result<Option<Halted>, BlockError> {
         let now = self.emitter.now();
-        let before = self.records.get(&about.event.tenant_id, &id(&about)).await?;
+        let before = self.records.get(&about.event.tenant_id, &start_id(&about)).await?;
         let halted =
             |until, reason| Ok(Some(Halted { event_id: about.event.event_id.clone(), until, reason }));
         match &before {
@@ -49,12 +50,13 @@ impl ParkedStarts {
             }
             Some(_) => {}
             // Started or dropped by hand in the meantime.
-            None if self.outbox.claim_there(&about.start_claim()).await? => return Ok(None),
+            None if self.outbox.claim_exists(&about.start_claim()).await? => return Ok(None),
             None => {}
         }
         let attempts = before.as_ref().map_or(0, |before| before.attempts) + 1;
         let first_failed_at = before.as_ref().map_or(now, |before| before.first_failed_at);
-        // This is done once, and again until it is: the record comes last.
+        // The notice comes before the record: if the process dies in between, the next one emits the notice, which happens
+        // once, and then writes the record.
         self.notify_failed(about, subscription, &reason).await?;
         let next = now.plus(pause(attempts));
         let start = ParkedStart {
@@ -64,10 +66,10 @@ impl ParkedStarts {
             next_attempt_at: Some(next),
             ..parked_start(&about, subscription, ParkedBecause::Failed, reason.clone(), now)
         };
-        // On condition of the fence: what a holder that slept past its lease leaves here, nothing would take away.
-        let mut writes = blocks.writes();
-        writes.put_parked_if_uncounted(&start, attempts - 1)?;
-        blocks.commit(writes).await?;
+        // On condition of the fence: nothing would delete a row that a holder wrote after its lease had expired.
+        let mut transaction = blocks.begin_transaction();
+        transaction.put_parked_if_uncounted(&start, attempts - 1)?;
+        blocks.commit(transaction).await?;
         halted(next, reason)
     }
 
@@ -79,12 +81,12 @@ impl ParkedStarts {
         reason: &str,
         alerts: &mut Vec<keys::ControlKey>,
     ) -> Result<(), ComponentError> {
-        let before = self.records.get(&about.event.tenant_id, &id(&about)).await?;
+        let before = self.records.get(&about.event.tenant_id, &start_id(&about)).await?;
         match &before {
             // One that waits in a block is decided anew when its turn comes.
             Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(()),
             Some(_) => {}
-            None if self.outbox.claim_there(&about.start_claim()).await? => return Ok(()),
+            None if self.outbox.claim_exists(&about.start_claim()).await? => return Ok(()),
             None => {}
         }
         let counted = before.as_ref().map_or(0, |before| before.attempts);
@@ -131,14 +133,14 @@ impl ParkedStarts {
         Ok(ParkedStart { attempts, parked_at: Some(now), ..start })
     }
 
-    /// Takes away the record of a start that the drain stood before.
-    pub(crate) async fn no_longer_retrying(&self, tenant: &Name, id: &str) -> Result<(), ComponentError> {
+    /// Deletes the row of a start at which the drain was halted.
+    pub(crate) async fn delete_halted_start(&self, tenant: &Name, id: &str) -> Result<(), ComponentError> {
         match self.records.delete_if_halted(tenant, id).await? {
             ParkedWrite::Done | ParkedWrite::Changed => Ok(()),
         }
     }
 
-    /// Parks a start at once: nothing about it will be different the next time.
+    /// Parks a start at once, since it would fail each time.
     pub(crate) async fn park(
         &self,
         about: About<'_>,
@@ -150,7 +152,7 @@ impl ParkedStarts {
         let start =
             ParkedStart { parked_at: Some(now), ..parked_start(&about, subscription, because, reason, now) };
         // An operator may have started or dropped it since.
-        if !self.outbox.claim_there(&about.start_claim()).await? {
+        if !self.outbox.claim_exists(&about.start_claim()).await? {
             self.records.put_new(&about.event.tenant_id, &start).await?;
         }
         Ok(())
@@ -171,7 +173,7 @@ impl ParkedStarts {
             "because": because,
             "reason": reason,
             "attempts": attempts,
-            "parkedId": id(&about),
+            "parkedId": start_id(&about),
         });
         self.outbox.notify(Notice::Parked, about, details).await
     }
@@ -183,7 +185,7 @@ impl ParkedStarts {
         subscription: &Subscription,
         reason: &str,
     ) -> Result<Option<keys::ControlKey>, ComponentError> {
-        let id = id(&about);
+        let id = start_id(&about);
         let event = about.event;
         let text = format!(
             ":warning: *A start is parked*\n*Workflow* {}\n*Event* {} {} ({}/{})\n*Tenant* {}\n*Reason* {reason}\n\
@@ -204,17 +206,16 @@ impl ParkedStarts {
     pub async fn parked(
         &self,
         tenant: &Name,
-        with_retrying: bool,
+        filter: ParkedFilter,
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<ParkedPage, ComponentError> {
-        let filter = if with_retrying { ParkedFilter::All } else { ParkedFilter::Parked };
         let page = self.records.page(tenant, filter, limit, cursor).await?;
-        Ok(ParkedPage { items: self.as_blocked(tenant, page.items).await?, cursor: page.cursor })
+        Ok(ParkedPage { items: self.with_block_details(tenant, page.items).await?, cursor: page.cursor })
     }
 
-    /// Those that wait in a block with what the block says: attempts are counted there.
-    async fn as_blocked(
+    /// Fills in attempts, reason and next attempt of starts that wait in a block, since the block's record has them.
+    async fn with_block_details(
         &self,
         tenant: &Name,
         mut starts: Vec<ParkedStart>,
@@ -247,7 +248,7 @@ impl ParkedStarts {
             1..=64 => self.records.get(tenant, id).await?,
             _ => None,
         };
-        let shown = self.as_blocked(tenant, found.into_iter().collect()).await?;
+        let shown = self.with_block_details(tenant, found.into_iter().collect()).await?;
         shown.into_iter().next().ok_or_else(|| ComponentError::Unknown {
             what: "parked",
             id: id.to_owned(),
@@ -265,7 +266,7 @@ pub(crate) fn parked_start(
 ) -> ParkedStart {
     let event: &Event = about.event;
     ParkedStart {
-        id: id(about),
+        id: start_id(about),
         state: ParkedState::Parked,
         because,
         reason,

@@ -1,6 +1,6 @@
-//! Events above the watermark are handled at once but stay ahead of the cursor for some
-//! seconds, and every pass meets them again. A process remembers which it has finished, so
-//! that they cost nothing; claims are what makes it safe to forget.
+//! Events above the watermark are handled at once, but stay ahead of the cursor for some seconds, and every pass reads them
+//! again. A process remembers which of them it has finished, so that it need not handle them twice. It may forget them at
+//! any time: the claims of their starts keep a second handling from starting anything.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,9 +11,10 @@ use ledgerline_event::Name;
 
 use crate::lease::Lease;
 
-/// More than this are forgotten: handling an event twice is only work.
-const MAX_REMEMBERED: usize = 20_000;
-const MAX_KEPT: usize = 1_000;
+/// Remembered events of one drainer and tenant. More are not remembered: handling an event twice is only work.
+const MAX_EVENTS: usize = 20_000;
+/// Remembered pairs of drainer and tenant. When there are more, all are forgotten.
+const MAX_DRAINERS: usize = 1_000;
 
 /// What this process has finished ahead of the cursors, by tenant and drainer.
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub(crate) struct RecentlyHandled {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     fence: u64,
-    subscriptions: u64,
+    subscriptions_version: u64,
     finished: HashSet<(u64, String)>,
 }
 
@@ -35,28 +36,33 @@ impl Memory {
     }
 
     pub(crate) fn add(&mut self, epoch: u64, sk: String) {
-        if self.finished.len() < MAX_REMEMBERED {
+        if self.finished.len() < MAX_EVENTS {
             self.finished.insert((epoch, sk));
         }
     }
 }
 
 impl RecentlyHandled {
-    /// What this process remembers for this lease: nothing if another process held it in between, a rewind
-    /// took it away, or a subscription has changed.
-    pub(crate) fn remembered(&self, lease: &Lease) -> Memory {
+    /// Takes out what this process remembers for this lease: nothing if another process held the lease in between, if a
+    /// rewind broke it, or if a subscription has changed. [`Self::remember`] puts it back.
+    pub(crate) fn take(&self, lease: &Lease) -> Memory {
         let state = &lease.state;
         let kept = self
             .memory
             .lock()
             .ok()
             .and_then(|mut kept| kept.remove(&(lease.tenant.clone(), lease.drainer.clone())));
-        let fresh =
-            Memory { fence: state.fence, subscriptions: state.subscriptions, finished: HashSet::new() };
+        let fresh = Memory {
+            fence: state.fence,
+            subscriptions_version: state.subscriptions_version,
+            finished: HashSet::new(),
+        };
         match kept {
+            // The fence is the same in a further pass of one visit. In the next visit it is one higher, if no other process
+            // acquired the lease in between.
             Some(memory)
                 if (memory.fence == state.fence || memory.fence + 1 == state.fence)
-                    && memory.subscriptions == state.subscriptions =>
+                    && memory.subscriptions_version == state.subscriptions_version =>
             {
                 Memory { finished: memory.finished, ..fresh }
             }
@@ -64,11 +70,11 @@ impl RecentlyHandled {
         }
     }
 
-    /// Keeps what lies ahead of the cursor.
+    /// Remembers the events of `memory` that lie ahead of the cursor.
     pub(crate) fn remember(&self, lease: &Lease, cursor: &str, mut memory: Memory) {
         memory.finished.retain(|(_, sk)| sk.as_str() > cursor);
         if let Ok(mut kept) = self.memory.lock() {
-            if kept.len() >= MAX_KEPT {
+            if kept.len() >= MAX_DRAINERS {
                 kept.clear();
             }
             kept.insert((lease.tenant.clone(), lease.drainer.clone()), memory);

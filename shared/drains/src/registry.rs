@@ -18,8 +18,8 @@ use ledgerline_outbox::ComponentError;
 /// The longest record, as JSON: an item has 400 KB.
 const MAX_BYTES: usize = 300_000;
 
-/// So many events are looked at for one that is not the system's own.
-const LOOKED_BACK: usize = 50;
+/// The newest event that is not the system's own is looked for among so many events.
+const MAX_LOOKED_AT: usize = 50;
 
 /// A subscription to be. What is left out has its usual value.
 #[derive(Clone, Debug, Deserialize)]
@@ -178,7 +178,7 @@ impl Registry {
         Ok(after)
     }
 
-    /// Takes a subscription away. What it started goes on.
+    /// Removes a subscription. What it started goes on.
     pub async fn unsubscribe(&self, tenant: &Name, id: &str) -> Result<Subscription, ComponentError> {
         let subscription = self.subscription(tenant, id).await?;
         self.subscriptions.delete(&subscription, &self.mark_stamp()).await?;
@@ -212,7 +212,7 @@ impl Registry {
         Ok(types.into_iter().map(|known| (known.workflow_type.clone(), known)).collect())
     }
 
-    /// Takes a workflow type away; what subscribes to it fails until it is back.
+    /// Removes a workflow type. Starts of subscriptions to it fail until it is back.
     pub async fn unregister(
         &self,
         tenant: &Name,
@@ -227,7 +227,7 @@ impl Registry {
     pub async fn newest(&self, tenant: &Name) -> Result<Option<Event>, ComponentError> {
         let mut place = moment(Millis::MAX);
         let mut newest = None;
-        for _ in 0..LOOKED_BACK {
+        for _ in 0..MAX_LOOKED_AT {
             let Some(sk) = self.timeline.before(tenant, &place).await? else { break };
             let event = self.timeline.at(tenant, &sk).await?;
             if event.as_ref().is_some_and(|event| reserved_beginning(&event.event_type).is_none()) {
@@ -245,7 +245,7 @@ impl Registry {
         let sk = match self.timeline.find(tenant, event_id).await? {
             Found::At(sk) => sk,
             Found::Nowhere => return Err(unknown(String::new())),
-            Found::NotSince(place) => {
+            Found::NotReached(place) => {
                 let since = ledgerline_event::keys::time_of(&place).map_or(place, Millis::to_rfc3339);
                 return Err(unknown(format!(" since {since}; older events were not read")));
             }
@@ -259,7 +259,7 @@ fn check(subscription: &Subscription) -> Result<(), Invalid> {
     holdable("inputMapper", subscription)
 }
 
-/// Whether the table can hold a record; `field` is the one that has no bounds of its own.
+/// Whether the table can hold a record. The error names `field`, the field that has no limit of its own.
 fn holdable(field: &'static str, record: &impl Serialize) -> Result<(), Invalid> {
     let json = serde_json::to_string(record).map_err(|error| Invalid::new(field, error.to_string()))?;
     if json.len() > MAX_BYTES {

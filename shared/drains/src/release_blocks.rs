@@ -1,7 +1,8 @@
-//! Blocks are tried again: once the head is started, dropped or parked, those behind it are decided anew, in order.
+//! The drainer tries the open blocks again: once the head is started, dropped or parked, it decides the starts behind the head
+//! anew, in order.
 //!
-//! A start is claimed before its row in the block is deleted. A process that dies in between leaves a row whose claim
-//! says that there is nothing to do.
+//! The drainer claims a start before it deletes the row in the block. If the process dies in between, a row stays; its claim
+//! then says that there is nothing to do.
 
 use std::collections::BTreeSet;
 
@@ -18,15 +19,15 @@ use crate::{
     Triggered,
     block_retry::{Class, Failed, after_failure, cause_of_send, is_of_entity},
     event_handler::{EventHandler, Work},
-    open_blocks::{CHUNK, Hindered, Row},
+    open_blocks::{BlockError, MAX_STARTS_PER_TRANSACTION, ParkedRowChange},
     park_or_halt::NotStarted,
     start_decision::StartDecision,
     waiting_starts::WaitingStart,
 };
-use ledgerline_outbox::{Claim, ClaimState, outliving};
+use ledgerline_outbox::{Claim, ClaimState, Claimed, start_claim_ttl};
 
-/// Events of members that are read at the same time.
-const FETCHED_AT_ONCE: usize = 16;
+/// So many events of members are read at the same time.
+const MAX_CONCURRENT_READS: usize = 16;
 
 /// How trying a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ enum Tried {
     OutOfTime,
 }
 
-/// A member with what the tables hold of it.
+/// A member with its claim, its row among the parked starts, and its event.
 struct Candidate {
     member: Member,
     claim: Option<Claim>,
@@ -44,10 +45,10 @@ struct Candidate {
     event: Option<Event>,
 }
 
-/// What became of the first members of a block.
+/// What became of the first members of a block, after they had their turn.
 #[derive(Default)]
-struct Round {
-    leaving: Vec<(Member, Row)>,
+struct Turns {
+    leaving: Vec<(Member, ParkedRowChange)>,
     moved: usize,
     stopped: Option<Box<FailedMember>>,
 }
@@ -62,8 +63,8 @@ struct FailedMember {
 }
 
 impl EventHandler<'_> {
-    /// Tries the open blocks, the oldest first. Answers whether there was time for all of them.
-    pub(crate) async fn release(&self, deadline: Option<Instant>) -> Result<bool, Hindered> {
+    /// Tries the open blocks, the oldest first. Returns whether there was time for all of them.
+    pub(crate) async fn release(&self, deadline: Option<Instant>) -> Result<bool, BlockError> {
         let mut wanted = self.drop_asked().await?;
         let retries: Vec<&OperatorRequest> =
             self.blocks.requests.iter().filter(|asked| asked.action == OperatorAction::Retry).collect();
@@ -78,7 +79,7 @@ impl EventHandler<'_> {
                 block = self.purge(block).await?;
             }
             let asked = wanted.contains(&name);
-            // A service that does not answer one start does not answer the next.
+            // While a service is down, the other blocks that wait for a service are not tried.
             let in_vain = outage && block.cause == Cause::Unavailable && !asked;
             if in_vain || (!asked && self.is_still_unregistered(&block).await?) {
                 continue;
@@ -89,16 +90,16 @@ impl EventHandler<'_> {
                 Tried::OutOfTime => return Ok(false),
             }
         }
-        // Only now: a process that dies before leaves the marks for the next.
+        // Deleted last: if this process dies before, the requests stay for the next one.
         let done: Vec<OperatorRequest> = retries.into_iter().cloned().collect();
-        for asked in done.chunks(CHUNK) {
-            self.blocks.leave("", Vec::new(), asked, false).await?;
+        for asked in done.chunks(MAX_STARTS_PER_TRANSACTION) {
+            self.blocks.delete_requests(asked).await?;
         }
         Ok(true)
     }
 
     /// Whether nothing can have changed for a block: its subscription is as it was, and its type is missing.
-    async fn is_still_unregistered(&self, block: &Block) -> Result<bool, Hindered> {
+    async fn is_still_unregistered(&self, block: &Block) -> Result<bool, BlockError> {
         if block.cause != Cause::Unregistered
             || block.next_attempt_at <= self.drains.emitter.now()
             || block.version != self.blocks.version
@@ -114,28 +115,28 @@ impl EventHandler<'_> {
         name: &str,
         mut asked: bool,
         deadline: Option<Instant>,
-    ) -> Result<Tried, Hindered> {
+    ) -> Result<Tried, BlockError> {
         let mut limit = 1;
         let mut parked = None;
         loop {
             let Some(block) = self.blocks.open().get(name).cloned() else { return Ok(Tried::Closed) };
             let members = self.blocks.members(name, 0, limit).await?;
             if members.is_empty() {
-                self.blocks.leave(name, Vec::new(), &[], true).await?;
+                self.blocks.close_block(name).await?;
                 return Ok(Tried::Closed);
             }
-            let round = Box::pin(self.round(&block, members, parked)).await?;
-            let progress = round.moved + round.leaving.len();
-            if !round.leaving.is_empty() {
-                self.blocks.leave(name, round.leaving, &[], false).await?;
+            let turns = Box::pin(self.take_turns(&block, members, parked)).await?;
+            let progress = turns.moved + turns.leaving.len();
+            if !turns.leaving.is_empty() {
+                self.blocks.remove_members(name, turns.leaving).await?;
             }
-            match round.stopped {
+            match turns.stopped {
                 Some(failed) => {
                     let cause = failed.cause;
                     match Box::pin(self.failed(&block, *failed, asked)).await? {
-                        // Those behind it have their turn, and fail with it if they fail for the same.
+                        // The members behind it have their turn; those that fail for the same cause are parked with it.
                         Some(member) => {
-                            self.blocks.leave(name, vec![member], &[], false).await?;
+                            self.blocks.remove_members(name, vec![member]).await?;
                             parked = Some(cause);
                         }
                         None => return Ok(Tried::Waits(cause)),
@@ -144,20 +145,20 @@ impl EventHandler<'_> {
                 None if progress == 0 => return Ok(Tried::Waits(block.cause)),
                 None => {}
             }
-            (limit, asked) = (CHUNK, false);
+            (limit, asked) = (MAX_STARTS_PER_TRANSACTION, false);
             if passed(deadline) {
                 return Ok(Tried::OutOfTime);
             }
         }
     }
 
-    /// Notes that the first member has failed. Answers how it leaves the block if it is parked.
+    /// Records that the first member has failed. If that parks it, returns how it leaves the block.
     async fn failed(
         &self,
         block: &Block,
         failed: FailedMember,
         asked: bool,
-    ) -> Result<Option<(Member, Row)>, Hindered> {
+    ) -> Result<Option<(Member, ParkedRowChange)>, BlockError> {
         let FailedMember { member, event, subscription, cause, reason } = failed;
         let parks =
             subscription.as_ref().is_none_or(|subscription| subscription.on_failure == OnFailure::Park);
@@ -175,44 +176,44 @@ impl EventHandler<'_> {
                     .parked_for_good(about, subscription, &reason, attempts, Some(&mut alerts))
                     .await?;
                 self.made().alerts.extend(alerts);
-                Ok(Some((member, Row::Parked(Box::new(parked)))))
+                Ok(Some((member, ParkedRowChange::Put(Box::new(parked)))))
             }
-            // Neither event nor subscription is left: its claim is the sweep's.
-            (Failed::Park(_), None) => Ok(Some((member, Row::Deleted))),
-            (Failed::Again(next), about) => {
+            // Its event or subscription is gone: the sweep resumes its claim.
+            (Failed::Park(_), None) => Ok(Some((member, ParkedRowChange::Delete))),
+            (Failed::Retry(next), about) => {
                 if let Some((about, subscription)) = about {
                     self.drains.parked.notify_failed(about, subscription, &reason).await?;
                 }
-                self.blocks.rewrite(Block { version: self.blocks.version, ..*next }).await?;
+                self.blocks.replace_block(Block { version: self.blocks.version, ..*next }).await?;
                 Ok(None)
             }
         }
     }
 
-    /// Gives some members of a block their turn. `parked` is why the head was parked, if it was.
-    async fn round(
+    /// Gives some members of a block their turn. If the head was parked, `parked` is why.
+    async fn take_turns(
         &self,
         block: &Block,
         members: Vec<Member>,
         parked: Option<Cause>,
-    ) -> Result<Round, Hindered> {
-        let mut round = Round::default();
+    ) -> Result<Turns, BlockError> {
+        let mut turns = Turns::default();
         let mut works: Vec<Work> = Vec::new();
         let mut moves: Vec<WaitingStart> = Vec::new();
         for (index, candidate) in self.candidates(block, members).await?.into_iter().enumerate() {
             let Candidate { member, claim, parked: row, event } = candidate;
             let is_parked = row.is_some_and(|row| row.state == ParkedState::Parked);
-            let settled = if is_parked { Row::Kept } else { Row::Deleted };
+            let settled = if is_parked { ParkedRowChange::Keep } else { ParkedRowChange::Delete };
             let subscription = self.matcher.get(&block.subscription_id).cloned();
             let stop = |member: Member, event, subscription, cause, reason| {
                 Some(Box::new(FailedMember { member, event, subscription, cause, reason }))
             };
             match claim.map(|claim| (claim.state, claim.started)) {
                 Some((ClaimState::Done | ClaimState::Dropped, _)) => {
-                    round.leaving.push((member, settled));
+                    turns.leaving.push((member, settled));
                     continue;
                 }
-                // What is planned before it is sent first.
+                // The starts that are planned for the members before it are sent first.
                 Some((ClaimState::Pending, _)) if !works.is_empty() || !moves.is_empty() => break,
                 Some((ClaimState::Pending, started)) => {
                     let key = self.claim_of(block, &member);
@@ -225,26 +226,26 @@ impl EventHandler<'_> {
                                 started,
                             });
                         }
-                        round.leaving.push((member, settled));
+                        turns.leaving.push((member, settled));
                         continue;
                     };
                     let (cause, reason) = (cause_of_send(&error), error.to_string());
                     match (event, subscription) {
-                        // Only its entity waits for it.
+                        // It moves to the block of its entity: only that has to wait for it.
                         (Some(event), Some(subscription)) if block.whole_subscription => {
                             moves.push(moved(block, member, event, subscription, (cause, reason), true));
                         }
                         (event, subscription) => {
-                            round.stopped = stop(member, event, subscription, cause, reason);
+                            turns.stopped = stop(member, event, subscription, cause, reason);
                         }
                     }
                     break;
                 }
                 None => {}
             }
-            // It was parked or has expired since.
+            // Its start is parked already, or its event has expired.
             let Some(mut event) = event.filter(|_| !is_parked) else {
-                round.leaving.push((member, settled));
+                turns.leaving.push((member, settled));
                 continue;
             };
             let unreadable = self.restore(&mut event).await;
@@ -254,20 +255,20 @@ impl EventHandler<'_> {
                 .into_iter()
                 .find(|decision| decision.subscription.subscription_id == block.subscription_id);
             let (Some(decision), Some(subscription)) = (decision, subscription) else {
-                round.leaving.push((member, settled));
+                turns.leaving.push((member, settled));
                 continue;
             };
-            // Its place among those that start was given to it when it came to wait.
+            // The limit of starts per event was applied when the start began to wait.
             let decision = match decision.verdict {
                 Verdict::Capped { input } => Decision { verdict: Verdict::Start { input }, ..decision },
                 _ => decision,
             };
             let sk = member.event_place.clone();
-            let outcome = Box::pin(self.outcome(&event, &sk, decision, unreadable.as_ref())).await?;
+            let outcome = Box::pin(self.decide_start(&event, &sk, decision, unreadable.as_ref())).await?;
             let about = self.about(&event, &sk, &block.subscription_id);
             match outcome {
                 StartDecision::Nothing | StartDecision::Loop | StartDecision::Capped => {
-                    round.leaving.push((member, settled))
+                    turns.leaving.push((member, settled))
                 }
                 StartDecision::Start(mut start) => {
                     start.from = Some((block.name.clone(), member));
@@ -283,7 +284,7 @@ impl EventHandler<'_> {
                             .parked_for_good(about, &subscription, &setback.reason, 1, Some(&mut alerts))
                             .await?;
                         self.made().alerts.extend(alerts);
-                        round.leaving.push((member, Row::Parked(Box::new(start))));
+                        turns.leaving.push((member, ParkedRowChange::Put(Box::new(start))));
                     }
                     Class::Transient(cause)
                         if parked == Some(cause) && subscription.on_failure == OnFailure::Park =>
@@ -293,26 +294,26 @@ impl EventHandler<'_> {
                             .parked
                             .parked_for_good(about, &subscription, &setback.reason, 1, None)
                             .await?;
-                        round.leaving.push((member, Row::Parked(Box::new(start))));
+                        turns.leaving.push((member, ParkedRowChange::Put(Box::new(start))));
                     }
-                    // Only its entity waits for it.
+                    // It moves to the block of its entity: only that has to wait for it.
                     Class::Transient(cause) if block.whole_subscription && is_of_entity(cause) => {
                         let setback = (cause, setback.reason);
                         moves.push(moved(block, member, event, subscription, setback, false));
-                        // What follows may belong with it.
+                        // The next members may be of the same entity.
                         break;
                     }
                     Class::Transient(cause) => {
-                        round.stopped = stop(member, Some(event), Some(subscription), cause, setback.reason);
+                        turns.stopped = stop(member, Some(event), Some(subscription), cause, setback.reason);
                         break;
                     }
                 },
             }
         }
-        self.start_members(block, works, &mut round).await?;
-        round.moved += moves.len();
+        self.start_members(block, works, &mut turns).await?;
+        turns.moved += moves.len();
         self.wait(&moves).await?;
-        Ok(round)
+        Ok(turns)
     }
 
     /// Starts members whose turn it is.
@@ -320,32 +321,32 @@ impl EventHandler<'_> {
         &self,
         block: &Block,
         works: Vec<Work>,
-        round: &mut Round,
-    ) -> Result<(), Hindered> {
+        turns: &mut Turns,
+    ) -> Result<(), BlockError> {
         if works.is_empty() {
             return Ok(());
         }
         self.made().released.clear();
         if block.whole_subscription {
-            // What is not sent moves to the block of its entity.
+            // A start that is not sent moves to the block of its entity.
             let count = works.len();
             if let Some((_, stop)) = self.start_all(works).await {
                 use crate::event_handler::Stop;
                 return Err(match stop {
-                    Stop::Lost => Hindered::Lost,
-                    Stop::Trouble(error) => Hindered::Trouble(error),
-                    // Neither is what starts alone lead to.
+                    Stop::LeaseLost => BlockError::LeaseLost,
+                    Stop::Trouble(error) => BlockError::Failed(error),
+                    // Starting alone neither runs out of time nor halts.
                     Stop::OutOfTime | Stop::Halted(_) => return Ok(()),
                 });
             }
             let released = std::mem::take(&mut self.made().released);
-            round.moved += count - released.len();
-            round.leaving.extend(released.into_iter().map(|member| (member, Row::Deleted)));
+            turns.moved += count - released.len();
+            turns.leaving.extend(released.into_iter().map(|member| (member, ParkedRowChange::Delete)));
             return Ok(());
         }
         let started = Box::pin(self.start(works)).await?;
         let released = std::mem::take(&mut self.made().released);
-        round.leaving.extend(released.into_iter().map(|member| (member, Row::Deleted)));
+        turns.leaving.extend(released.into_iter().map(|member| (member, ParkedRowChange::Delete)));
         if let Some(WaitingStart {
             event,
             subscription,
@@ -355,13 +356,13 @@ impl EventHandler<'_> {
         }) = started.unsent.into_iter().next()
         {
             let (event, subscription) = (Some(event), Some(subscription));
-            round.stopped = Some(Box::new(FailedMember { member, event, subscription, cause, reason }));
+            turns.stopped = Some(Box::new(FailedMember { member, event, subscription, cause, reason }));
         }
         Ok(())
     }
 
     /// Claims, rows and events of members, in their order.
-    async fn candidates(&self, block: &Block, members: Vec<Member>) -> Result<Vec<Candidate>, Hindered> {
+    async fn candidates(&self, block: &Block, members: Vec<Member>) -> Result<Vec<Candidate>, BlockError> {
         let keys = |member: &Member| StartKeys {
             start_id: member.start_id.clone(),
             claim: self.claim_of(block, member),
@@ -373,7 +374,7 @@ impl EventHandler<'_> {
             .map(|member| self.drains.timeline.stored_at(&self.tenant, &member.event_place).boxed())
             .collect::<Vec<_>>();
         let events: Vec<Option<Event>> =
-            stream::iter(fetches).buffered(FETCHED_AT_ONCE).try_collect::<Vec<_>>().await?;
+            stream::iter(fetches).buffered(MAX_CONCURRENT_READS).try_collect::<Vec<_>>().await?;
         let with_rows = members.into_iter().zip(events).zip(stored);
         Ok(with_rows
             .map(|((member, event), StoredStart { parked, claim })| Candidate {
@@ -395,25 +396,25 @@ impl EventHandler<'_> {
         )
     }
 
-    /// Takes out what a rewind has given another epoch: the time line leads to it again.
-    async fn purge(&self, mut block: Block) -> Result<Block, Hindered> {
-        let mut after = 0;
+    /// Removes the members to whose events a rewind has given another epoch: the drainer reads those events again.
+    async fn purge(&self, mut block: Block) -> Result<Block, BlockError> {
+        let mut from = 0;
         loop {
-            let members = self.blocks.members(&block.name, after, CHUNK).await?;
+            let members = self.blocks.members(&block.name, from, MAX_STARTS_PER_TRANSACTION).await?;
             let Some(last) = members.last() else { break };
-            after = last.place + 1;
+            from = last.place + 1;
             let stale =
                 members.into_iter().filter(|member| self.epochs.of(&member.event_place) != member.epoch);
-            let stale = stale.map(|member| (member, Row::Deleted)).collect();
-            self.blocks.leave(&block.name, stale, &[], false).await?;
+            let stale = stale.map(|member| (member, ParkedRowChange::Delete)).collect();
+            self.blocks.remove_members(&block.name, stale).await?;
         }
         block.rewinds = self.blocks.rewinds;
-        self.blocks.rewrite(block.clone()).await?;
+        self.blocks.replace_block(block.clone()).await?;
         Ok(block)
     }
 
-    /// Gives up the starts that operators have dropped. Answers the blocks that they were in.
-    async fn drop_asked(&self) -> Result<BTreeSet<String>, Hindered> {
+    /// Drops the starts that operators asked to drop. Returns the blocks that they were in.
+    async fn drop_asked(&self) -> Result<BTreeSet<String>, BlockError> {
         let mut touched = BTreeSet::new();
         for asked in self.blocks.requests.iter().filter(|asked| asked.action == OperatorAction::Drop) {
             let start = self.drains.parked.records.get(&self.tenant, &asked.start_id).await?;
@@ -431,16 +432,15 @@ impl EventHandler<'_> {
                 );
                 let members = self.blocks.members(&block, place, 1).await?;
                 // One that is claimed is started: there is nothing left to give up.
-                if self.drains.outbox.claim_nothing(&claim, outliving(start.ttl)).await?
-                    || self.drains.outbox.is_dropped(&claim).await?
-                {
+                let claimed = self.drains.outbox.drop_start(&claim, start_claim_ttl(start.ttl)).await?;
+                if matches!(claimed, Claimed::New) || self.drains.outbox.is_dropped(&claim).await? {
                     let ours = members.into_iter().filter(|member| member.start_id == start.id);
-                    leaving.extend(ours.map(|member| (member, Row::Deleted)));
+                    leaving.extend(ours.map(|member| (member, ParkedRowChange::Delete)));
                 }
                 touched.insert(block.clone());
                 name = block;
             }
-            self.blocks.leave(&name, leaving, std::slice::from_ref(asked), false).await?;
+            self.blocks.remove_members_and_requests(&name, leaving, std::slice::from_ref(asked)).await?;
         }
         Ok(touched)
     }

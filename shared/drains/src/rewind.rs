@@ -12,10 +12,35 @@ use tokio::time::Instant;
 use crate::{DrainerState, Drains};
 use ledgerline_outbox::ComponentError;
 
-/// How often a rewind that another process drains is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which a rewind that another process drains is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A rewind as it will be, or was, done.
+/// What a rewind starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewindScope {
+    /// Everything that matches, in a new epoch.
+    Everything,
+    /// Only what has no start.
+    MissingOnly,
+}
+
+impl RewindScope {
+    /// The scope of a request that says `missingOnly`, or does not.
+    pub const fn of(missing_only: bool) -> Self {
+        if missing_only { Self::MissingOnly } else { Self::Everything }
+    }
+}
+
+/// Whether the plan of a rewind counts the events that it goes back over, which takes the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountEvents {
+    /// It counts them.
+    Yes,
+    /// It leaves the count out.
+    No,
+}
+
+/// A rewind as it is planned, or as it was done.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rewind {
@@ -29,7 +54,7 @@ pub struct Rewind {
     pub missing_only: bool,
     /// The epoch of what is handled again.
     pub epoch: u64,
-    /// How many events lie between.
+    /// How many events lie between, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
     /// How many starts it has led to so far, once it is done.
@@ -45,11 +70,11 @@ pub struct Rewind {
 }
 
 impl Rewind {
-    /// Notes how far the drainer is; `true` if it is back where it was. What other processes start counts too: the
-    /// drain state has the total of all of them.
-    pub fn note(&mut self, state: &DrainerState) -> bool {
-        // If `until` is a bare time, no event may bring the cursor there again: to have nothing left to pass
-        // is as good.
+    /// Updates the counts of the rewind from the drainer's state. Returns `true` if the drainer is back where it was. Starts of
+    /// other processes count too: the drain state has the total of all of them.
+    pub fn update(&mut self, state: &DrainerState) -> bool {
+        // If `until` is a bare time, maybe no event brings the cursor there again. Then it is enough that nothing is left to
+        // pass.
         let caught_up = state.cursor >= self.until || !state.behind;
         self.started = Some(state.started_total.saturating_sub(self.state.started_total));
         self.caught_up = Some(caught_up);
@@ -64,8 +89,8 @@ impl Drains {
         tenant: &Name,
         drainer: &str,
         to: &str,
-        missing_only: bool,
-        counted: bool,
+        scope: RewindScope,
+        count: CountEvents,
     ) -> Result<Rewind, ComponentError> {
         let drainer = self.drainers.for_subscriptions("drainerId", drainer)?.id.clone();
         let before = self.states.get(tenant, &drainer).await?.ok_or_else(|| {
@@ -80,15 +105,15 @@ impl Drains {
             let reason = format!("lies after the cursor, which is at {at}: there is nothing to go back over");
             return Err(Invalid::new("to", reason).into());
         }
-        let epochs = match missing_only {
-            true => before.epochs.clone(),
-            false => before.epochs.rewind(&from).ok_or_else(|| {
+        let epochs = match scope {
+            RewindScope::MissingOnly => before.epochs.clone(),
+            RewindScope::Everything => before.epochs.rewind(&from).ok_or_else(|| {
                 ComponentError::Refused("this drainer has been rewound too often; use missingOnly".into())
             })?,
         };
-        let events = match counted {
-            true => Some(self.timeline.count(tenant, &from, &before.cursor).await?),
-            false => None,
+        let events = match count {
+            CountEvents::Yes => Some(self.timeline.count(tenant, &from, &before.cursor).await?),
+            CountEvents::No => None,
         };
         let (until, epoch) = (before.cursor.clone(), epochs.of(&from));
         let state = DrainState { epochs, ..before };
@@ -96,7 +121,7 @@ impl Drains {
             drainer_id: drainer,
             from,
             until,
-            missing_only,
+            missing_only: scope == RewindScope::MissingOnly,
             epoch,
             events,
             started: None,
@@ -106,8 +131,8 @@ impl Drains {
         })
     }
 
-    /// Drains, or waits for the process that holds the lease, until a rewind is caught up with. Notes what it
-    /// has led to.
+    /// Drains, or waits for the process that holds the lease, until the drainer is back where it was before the rewind, and
+    /// updates the counts of `rewind`.
     pub async fn follow_rewind(
         &self,
         tenant: &Name,
@@ -120,11 +145,11 @@ impl Drains {
             let Some(state) = states.iter().find(|state| state.drainer_id == rewind.drainer_id) else {
                 return Ok(());
             };
-            if rewind.note(state) || state.halted || Instant::now() >= deadline {
+            if rewind.update(state) || state.halted || Instant::now() >= deadline {
                 return Ok(());
             }
             if drained.skipped_due_to_lock {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
         }
     }
@@ -139,7 +164,7 @@ impl Drains {
         }
         let sk = match self.timeline.find(tenant, to).await? {
             Found::At(sk) => sk,
-            Found::NotSince(place) => {
+            Found::NotReached(place) => {
                 let since = ledgerline_event::keys::time_of(&place).map_or(place, Millis::to_rfc3339);
                 let reason = format!("no event since {since} is called `{to}`: give its time instead");
                 return Err(Invalid::new("to", reason).into());
@@ -160,8 +185,8 @@ impl Drains {
     /// Rewinds: changes cursor, epochs and fence in one write. A process that drains at the moment loses the lease.
     pub async fn rewind(&self, tenant: &Name, rewind: &Rewind) -> Result<(), ComponentError> {
         let planned = RewindWrite { planned: &rewind.state, cursor: &rewind.cursor };
-        let (whose, stamp) = ((tenant, &rewind.drainer_id), self.marks.stamp());
-        match self.states.rewind(whose, planned, &stamp, self.emitter.now()).await? {
+        let (drain_key, stamp) = ((tenant, &rewind.drainer_id), self.marks.stamp());
+        match self.states.rewind(drain_key, planned, &stamp, self.emitter.now()).await? {
             RewindWritten::Done => Ok(()),
             RewindWritten::Moved => Err(ComponentError::Refused(
                 "the drainer moved while the rewind was prepared; try again".into(),
@@ -170,8 +195,8 @@ impl Drains {
     }
 
     /// Rewinds as planned by [`Drains::plan_rewind`] to the same `to`. A working drainer moves its cursor about once a page,
-    /// and each move makes the plan stale: then this plans again, so often in all.
-    pub async fn rewind_patiently(
+    /// and each move makes the plan stale: then this plans again, with `attempts` in all.
+    pub async fn rewind_with_retries(
         &self,
         tenant: &Name,
         plan: Rewind,
@@ -185,7 +210,8 @@ impl Drains {
                 Err(ComponentError::Refused(_)) => {
                     // Counting the events takes the longest; their number still holds, since the drainer has only moved on.
                     let events = plan.events;
-                    plan = self.plan_rewind(tenant, &plan.drainer_id, to, plan.missing_only, false).await?;
+                    let scope = RewindScope::of(plan.missing_only);
+                    plan = self.plan_rewind(tenant, &plan.drainer_id, to, scope, CountEvents::No).await?;
                     plan.events = events;
                 }
                 Err(error) => return Err(error),

@@ -1,5 +1,5 @@
-//! Visits that took long and failed. A wake-up leaves them to the sweep for a while: the batch of the stream that it
-//! answers to holds the events of other tenants, and the next batch waits for it.
+//! Visits that took long and failed. For a while, wake-ups leave such a tenant to the sweep: a wake-up handles a batch of the
+//! stream, which holds the events of other tenants too, and the next batch waits for it.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::dirty_marks::Visit;
 
-/// A failure that took less costs no other tenant anything.
+/// A visit that fails sooner than this hardly delays other tenants.
 const SLOW: Duration = Duration::from_secs(2);
-/// How long the sweep alone visits such a tenant.
+/// For this long only the sweep visits such a tenant.
 const LEFT_FOR: Duration = Duration::from_secs(5 * 60);
 
 /// What this process knows about slow visits.
@@ -21,7 +21,7 @@ const LEFT_FOR: Duration = Duration::from_secs(5 * 60);
 pub(crate) struct SlowVisits(Mutex<BTreeMap<Visit, Instant>>);
 
 impl SlowVisits {
-    /// A visit that began then has failed.
+    /// Records that a visit, which began at `began`, has failed.
     pub(crate) fn note_failure(&self, visit: &Visit, began: Instant) {
         let now = Instant::now();
         let mut slow = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,12 +31,12 @@ impl SlowVisits {
         }
     }
 
-    /// A visit has succeeded.
+    /// Records that a visit has succeeded.
     pub(crate) fn note_success(&self, visit: &Visit) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(visit);
     }
 
-    /// Whether the sweep alone visits it.
+    /// Whether wake-ups leave this visit to the sweep.
     pub(crate) fn is_left_to_sweeps(&self, visit: &Visit) -> bool {
         let slow = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slow.get(visit).is_some_and(|until| *until > Instant::now())

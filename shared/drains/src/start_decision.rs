@@ -10,9 +10,9 @@ use crate::{
     event_handler::EventHandler,
     start_plan::{Input, Origin, PlanError, caused_by},
 };
-use ledgerline_outbox::{ComponentError, PendingEffects, outliving};
+use ledgerline_outbox::{ComponentError, PendingEffects, start_claim_ttl};
 
-/// Characters of a reason that are kept.
+/// A reason is cut after so many characters.
 pub(crate) const MAX_REASON: usize = 1_000;
 
 /// A start that can be made.
@@ -21,7 +21,7 @@ pub(crate) struct Start {
     pub(crate) pending: PendingEffects,
     pub(crate) triggered: Triggered,
     pub(crate) subscription: Subscription,
-    /// The block that it is released from, and its place in it.
+    /// The block that it is released from, if it waited in one, and what it was there.
     pub(crate) from: Option<(String, Member)>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum StartDecision {
 }
 
 impl EventHandler<'_> {
-    /// Makes an event whole. The setback says why it cannot be.
+    /// Restores the overflowed properties of an event. If that fails, returns why.
     pub(crate) async fn restore(&self, event: &mut Event) -> Option<Setback> {
         match self.drains.timeline.restore(event).await {
             Err(error) if error.fault == Fault::Rejected => Some(Setback::permanent(error.to_string())),
@@ -44,8 +44,8 @@ impl EventHandler<'_> {
         }
     }
 
-    /// Plans what a decision asks for. `unreadable` is why the event is not whole.
-    pub(crate) async fn outcome(
+    /// Plans what a subscription starts on an event. `unreadable` says why the event could not be restored, if so.
+    pub(crate) async fn decide_start(
         &self,
         event: &Event,
         sk: &str,
@@ -102,7 +102,7 @@ impl EventHandler<'_> {
             return Err(PlanError::Unregistered(reason));
         };
         let about = self.about(event, sk, &subscription.subscription_id);
-        // Elsewhere the claim itself says so; here it is the key's.
+        // With an idempotency key the claim is that of the key. Only the start's own claim says that it was dropped.
         if workflow_type.idempotency_key.is_some()
             && self.drains.outbox.is_dropped(&about.start_claim()).await?
         {
@@ -112,7 +112,7 @@ impl EventHandler<'_> {
             emitter: caused_by(&self.drains.emitter, event, &subscription.subscription_id),
             drainer: &self.drainer,
             claim: about.start_claim(),
-            ttl: outliving(event.ttl),
+            ttl: start_claim_ttl(event.ttl),
         };
         self.drains.planner.plan(origin, workflow_type, input).await
     }

@@ -40,7 +40,8 @@ pub struct StartRequest {
     pub input: Input,
 }
 
-/// Makes the effects of a start, and the id of what it starts. The wiring gives it, since tasks, jobs and runs live beside drains.
+/// Makes the effects of a start, and the id of what it starts. The stage passes it in, since tasks, jobs and runs are components
+/// of their own.
 pub type StartEffects =
     Arc<dyn Fn(StartRequest) -> BoxFuture<'static, Result<(Name, Effects), PlanError>> + Send + Sync>;
 
@@ -62,9 +63,9 @@ pub(crate) struct Origin<'a> {
 
 /// The context of what `event` leads to through `subscription`.
 pub(crate) fn caused_by(emitter: &Emitter, event: &Event, subscription: &str) -> Emitter {
-    emitter.handling(event).within(|origin| {
-        origin.app = event.app_name.clone();
-        origin.context.via.push(subscription.to_owned());
+    emitter.handling(event).with_scope(|scope| {
+        scope.app = event.app_name.clone();
+        scope.context.via.push(subscription.to_owned());
     })
 }
 
@@ -81,7 +82,7 @@ impl StartPlanner {
         workflow_type: &WorkflowType,
         input: Input,
     ) -> Result<PendingEffects, PlanError> {
-        let tenant = origin.emitter.origin().tenant.clone();
+        let tenant = origin.emitter.scope().tenant.clone();
         let key = match workflow_type.key_of(&input).map_err(PlanError::Invalid)? {
             None => origin.claim,
             Some(key) => keys::keyed_start_claim(&tenant, origin.drainer, &workflow_type.workflow_type, &key),

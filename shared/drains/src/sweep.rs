@@ -1,7 +1,7 @@
 //! What brings a drainer to a tenant: wake-ups, marks, and the rounds that visit every tenant.
 //!
-//! A sweep has a time for everything that it does: claims beside visits, of marked tenants and of rounds in turn, and
-//! alerts last in a time of their own. What it does not come to, the next one begins with.
+//! A sweep has a deadline. Until then it resumes claims and, at the same time, visits tenants: marked ones and those of rounds in
+//! turn. It sends alerts last, with a deadline of their own. The next sweep begins with what this one did not reach.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,19 +13,23 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{Sweep, dirty_marks::Visit, visits::Tour};
-use ledgerline_outbox::{ComponentError, Course, Sweeper, around};
+use crate::{
+    Sweep,
+    dirty_marks::Visit,
+    visits::{SweepStage, Tour},
+};
+use ledgerline_outbox::{ComponentError, SweepProgress, Sweeper, rotate_after};
 
 /// How long a sweep takes, unless its caller says so: a little less than the time between two.
 const BUDGET: Duration = Duration::from_secs(100);
 
-/// What a sweep keeps of its time to look for drainers that stand still.
-const FOR_STALLS: Duration = Duration::from_secs(10);
+/// A sweep reserves this part of its time to check drainers for stalls.
+const STALL_CHECKS_BUDGET: Duration = Duration::from_secs(10);
 
-/// How long it looks at one drainer of one tenant.
-const FOR_A_STALL: Duration = Duration::from_secs(2);
+/// How long the check of one drainer and tenant may take.
+const STALL_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// When a caller without sweeps of its own asks again for a tenant that is left to them.
+/// A caller that runs no sweeps visits a tenant that is left to them again after this long.
 const LEFT_TO_SWEEPS_MS: u64 = 60_000;
 
 /// What a sweep did.
@@ -44,7 +48,7 @@ pub struct Swept {
 }
 
 impl Sweep {
-    /// Visits tenants that have new events. Trouble with one of them leaves a mark and the others alone.
+    /// Visits tenants that have new events. A visit that fails leaves a mark and does not affect the others.
     pub async fn wake(
         &self,
         tenants: BTreeSet<Name>,
@@ -66,7 +70,7 @@ impl Sweep {
         Ok(swept)
     }
 
-    /// Finishes overdue claims, visits every tenant whose round has come or that has a mark, and sends alerts.
+    /// Resumes overdue claims, visits every tenant that has a mark or whose round is due, and sends alerts.
     pub async fn sweep(&self, deadline: Option<Instant>) -> Result<Swept, ComponentError> {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BUDGET);
         let mut alerts = Vec::new();
@@ -83,7 +87,7 @@ impl Sweep {
         deadline: Instant,
         alerts: &mut Vec<ControlKey>,
     ) -> Result<Swept, ComponentError> {
-        // Side by side: a claim whose service does not answer keeps no tenant waiting.
+        // At the same time: a claim whose service does not answer keeps no tenant waiting.
         let claims = Box::pin(self.outbox.resume_overdue(deadline));
         let (claims, swept) = join(claims, Box::pin(self.visit_until(deadline, alerts))).await;
         let mut swept = swept?;
@@ -91,7 +95,7 @@ impl Sweep {
         Ok(swept)
     }
 
-    /// Visits every tenant whose round has come or that has a mark.
+    /// Visits every tenant that has a mark or whose round is due.
     async fn visit_until(
         &self,
         deadline: Instant,
@@ -99,22 +103,24 @@ impl Sweep {
     ) -> Result<Swept, ComponentError> {
         let mut swept = Swept::default();
         let mut tour = self.tour(&mut swept).await?;
-        // What is not visited has a mark, or is still before its round.
+        // A tenant that is not visited keeps its mark, or its round has not passed it.
         let left = deadline.saturating_duration_since(Instant::now());
-        let visits_end = deadline - (left / 4).min(FOR_STALLS);
+        let visits_end = deadline - (left / 4).min(STALL_CHECKS_BUDGET);
         self.visit_all(&mut tour, Some(visits_end), &mut swept, alerts).await;
-        self.note_tour(&mut tour, true).await;
+        self.store_progress(&mut tour, SweepStage::Ended).await;
         let mut marked: Vec<&Visit> = tour.marked.keys().collect();
         fastrand::shuffle(&mut marked);
         for (tenant, drainer) in marked {
             if Instant::now() >= deadline {
                 break;
             }
-            let given_up_at = deadline.min(Instant::now() + FOR_A_STALL);
+            let given_up_at = deadline.min(Instant::now() + STALL_CHECK_TIMEOUT);
             match timeout_at(given_up_at, self.drains.alert_stall(tenant, drainer)).await {
                 Ok(Ok(alert)) => alerts.extend(alert),
-                Ok(Err(error)) => tracing::error!(%tenant, %drainer, %error, "a stall may go unnoticed"),
-                Err(_) => tracing::error!(%tenant, %drainer, "there was no time to look for a stall"),
+                Ok(Err(error)) => {
+                    tracing::error!(%tenant, %drainer, %error, "could not check the drainer for a stall")
+                }
+                Err(_) => tracing::error!(%tenant, %drainer, "timed out checking the drainer for a stall"),
             }
         }
         Ok(swept)
@@ -127,42 +133,42 @@ impl Sweep {
         // A drainer with a schedule of its own waits for its round.
         let is_prompt = |drainer: &Name| self.drainers.prompt().any(|prompt| prompt.id == *drainer);
         let visits: Vec<Visit> = marked.keys().filter(|(_, drainer)| is_prompt(drainer)).cloned().collect();
-        let place = match visits.is_empty() {
+        let cursor = match visits.is_empty() {
             true => None,
-            false => self.marks.records.swept_up_to().await?,
+            false => self.marks.records.sweep_cursor().await?,
         };
-        let place_is_stored = place.is_some();
-        let after = match place {
-            Some(place) => Some(place),
+        let cursor_is_stored = cursor.is_some();
+        let after = match cursor {
+            Some(cursor) => Some(cursor),
             None if visits.is_empty() => None,
             None => Some(visits[fastrand::usize(..visits.len())].0.clone()),
         };
-        let visits = around(visits, after.as_deref(), |(tenant, _)| tenant);
-        let mut courses = vec![Course::new(visits)];
+        let visits = rotate_after(visits, after.as_deref(), |(tenant, _)| tenant);
+        let mut sequences = vec![SweepProgress::new(visits)];
         let mut rounds = Vec::new();
         // Read when the first round is due.
         let tenants = OnceCell::new();
         for drainer in self.drainers.iter() {
             match self.take_round(drainer, &tenants).await {
                 Ok(None) => {}
-                Ok(Some((round, course))) => {
+                Ok(Some((round, progress))) => {
                     rounds.push(round);
-                    courses.push(course);
+                    sequences.push(progress);
                 }
                 Err(error) => {
-                    tracing::error!(drainer = %drainer.id, %error, "the round was not taken; the next sweep takes it");
+                    tracing::error!(drainer = %drainer.id, %error, "could not start the round; the next sweep does");
                     swept.trouble += 1;
                 }
             }
         }
-        Ok(Tour { marked, courses, rounds, keeps_place: true, place_is_stored, ..Tour::default() })
+        Ok(Tour { marked, sequences, rounds, stores_cursor: true, cursor_is_stored, ..Tour::default() })
     }
 
     pub(crate) async fn tenants(&self) -> Result<Vec<Name>, StoreError> {
         self.tenants.all().await
     }
 
-    /// Takes every lease away. Call only when no other process is running.
+    /// Breaks every lease. Call only when no other process is running.
     pub async fn break_leases(&self) -> Result<(), ComponentError> {
         for tenant in self.tenants().await? {
             for drainer in self.drainers.iter() {

@@ -1,6 +1,6 @@
-//! Visits of many tenants within a time: a few side by side, each for a slice of the time, those that need more of it
-//! again after all other tenants. A visit that takes long does not keep the next one from beginning: a tenant in trouble costs
-//! the others a quarter of a second.
+//! Visits to many tenants until a deadline: a few at the same time, each for a slice of the time. A tenant that needs more
+//! gets another slice after all other tenants had theirs. A visit that takes long does not keep the next one from beginning:
+//! a tenant in trouble costs the others a quarter of a second.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,59 +19,83 @@ use crate::{
     dirty_marks::{Marked, Visit},
     round::Round,
 };
-use ledgerline_outbox::{ComponentError, Course, in_turn};
+use ledgerline_outbox::{ComponentError, SweepProgress, round_robin};
 
-/// Visits that begin side by side.
-const AT_ONCE: usize = 4;
-/// A visit that has taken longer does not count among those any more…
+/// So many visits run at the same time, not counting those that have run for [`PROMPT`].
+const MAX_PROMPT_VISITS: usize = 4;
+/// A visit that has run for this long is slow: the next one may begin beside it.
 const PROMPT: Duration = Duration::from_millis(250);
-/// …as long as there are no more than this under way.
-const MOST_AT_ONCE: usize = 64;
-/// Marks that are put at the same time.
-const MARKED_AT_ONCE: usize = 16;
-/// How long a tenant is visited before the others have been…
+/// So many visits run at the same time, slow ones included.
+const MAX_VISITS: usize = 64;
+/// So many marks are written at the same time.
+const MAX_CONCURRENT_MARKS: usize = 16;
+/// A tenant's first slice: the others have not had theirs.
 const FIRST_SLICE: Duration = Duration::from_secs(5);
-/// …and after that, as long as there is time.
+/// Each further slice, as long as there is time.
 const SLICE: Duration = Duration::from_secs(20);
 /// The first slice of a wake-up: the next batch of the stream waits for its end.
 const WAKE_SLICE: Duration = Duration::from_secs(1);
-/// A visit that begins has this long, whatever the deadline is: else it would do nothing.
-const LEAST_SLICE: Duration = Duration::from_secs(2);
+/// The shortest slice, even if the deadline is nearer: in less time a visit would do nothing.
+const MIN_SLICE: Duration = Duration::from_secs(2);
 /// A visit that takes this much longer than it may is given up: its lease ends, and its mark or its round brings a
 /// process back.
 const OVERRUN: Duration = Duration::from_secs(30);
-/// The same at the end of the time of all visits…
+/// The same for a visit that runs at the deadline of all visits.
 const LAST_OVERRUN: Duration = Duration::from_secs(5);
-/// …of a wake-up that has not acquired its lease…
+/// The same for a visit of a wake-up that has not acquired its lease.
 const WAKE_OVERRUN: Duration = Duration::from_millis(1_500);
-/// …and of one that has: its tenant can be worked on, and a lease that is given up keeps the next wake-ups away for a minute.
+/// The same for a visit of a wake-up that has: the drainer makes progress, and a lease that it gives up keeps the next
+/// wake-ups away for a minute.
 const LEASED_WAKE_OVERRUN: Duration = Duration::from_secs(10);
 /// How long it may take to mark a visit that failed or was not made, in each of the two partitions.
 const MARK_WITHIN: Duration = Duration::from_secs(1);
-/// How often a sweep writes how far it is.
-const NOTED_EVERY: Duration = Duration::from_secs(5);
+/// How often a sweep stores its position.
+const STORE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is visited, and how far that is.
+/// What a sweep or a wake-up visits, and how far it has come.
 #[derive(Default)]
 pub(crate) struct Tour {
     pub(crate) marked: Marked,
-    /// The first course is of no round; each of the others belongs to a round.
-    pub(crate) courses: Vec<Course<Visit>>,
+    /// The visits in order: first those of marked or woken tenants, then those of each round, in the order of `rounds`.
+    pub(crate) sequences: Vec<SweepProgress<Visit>>,
     pub(crate) rounds: Vec<Round>,
-    /// Whether the place in the first course is written down.
-    pub(crate) keeps_place: bool,
-    pub(crate) place_is_stored: bool,
+    /// Whether the sweep stores its position among the marked tenants.
+    pub(crate) stores_cursor: bool,
+    /// Whether such a position is stored now.
+    pub(crate) cursor_is_stored: bool,
     /// Whether a wake-up makes these visits: the events of other tenants wait for its end.
     pub(crate) is_wake: bool,
     /// Whether several tenants are woken together: what takes long is left to the sweep.
     pub(crate) has_company: bool,
 }
 
-/// One visit, for every step that it is.
+/// One visit. It may be a step of several sequences.
 struct Turn {
     visit: Visit,
+    /// The positions of the sequence and of the step in it.
     steps: Vec<(usize, usize)>,
+    /// Whether this is the first slice of the tenant.
     is_first: bool,
+}
+
+/// How a visit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TurnEnd {
+    /// The drainer was not cut short.
+    Finished,
+    /// Something is left, and a mark says so.
+    LeftMarked,
+    /// Something is left, and no mark could be written.
+    LeftUnmarked,
+}
+
+/// When a sweep stores its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SweepStage {
+    /// While it goes on.
+    UnderWay,
+    /// When it has ended.
+    Ended,
 }
 
 impl Tour {
@@ -83,64 +107,67 @@ impl Tour {
             visits.rotate_left(first);
         }
         let has_company = visits.windows(2).any(|two| two[0].0 != two[1].0);
-        Self { courses: vec![Course::new(visits)], is_wake: true, has_company, ..Self::default() }
+        Self { sequences: vec![SweepProgress::new(visits)], is_wake: true, has_company, ..Self::default() }
     }
 
     fn turns(&self) -> VecDeque<Turn> {
-        let lengths: Vec<usize> = self.courses.iter().map(|course| course.steps().len()).collect();
+        let lengths: Vec<usize> = self.sequences.iter().map(|sequence| sequence.steps().len()).collect();
         let mut known: BTreeMap<&Visit, usize> = BTreeMap::new();
         let mut turns: Vec<Turn> = Vec::new();
-        for (course, step) in in_turn(&lengths) {
-            let visit = &self.courses[course].steps()[step];
+        for (sequence, step) in round_robin(&lengths) {
+            let visit = &self.sequences[sequence].steps()[step];
             match known.get(visit) {
-                Some(turn) => turns[*turn].steps.push((course, step)),
+                Some(turn) => turns[*turn].steps.push((sequence, step)),
                 None => {
                     known.insert(visit, turns.len());
-                    turns.push(Turn { visit: visit.clone(), steps: vec![(course, step)], is_first: true });
+                    turns.push(Turn { visit: visit.clone(), steps: vec![(sequence, step)], is_first: true });
                 }
             }
         }
         turns.into()
     }
 
-    /// A visit has ended, well or not.
-    fn note(&mut self, turn: &Turn, finished: bool, marked: bool) {
-        for (course, step) in &turn.steps {
-            self.courses[*course].finish(*step);
-            if let Some(round) = course.checked_sub(1).and_then(|round| self.rounds.get_mut(round)) {
-                // A mark brings a prompt drainer back; one with a schedule waits for its round.
-                let comes_back = marked && round.drainer.every.is_none();
-                round.note(&turn.visit.0, finished || comes_back);
+    /// Records the end of a visit in all sequences and rounds that it belongs to.
+    fn end_turn(&mut self, turn: &Turn, end: TurnEnd) {
+        for (sequence, step) in &turn.steps {
+            self.sequences[*sequence].finish(*step);
+            if let Some(round) = sequence.checked_sub(1).and_then(|round| self.rounds.get_mut(round)) {
+                match end {
+                    TurnEnd::Finished => round.set_finished(&turn.visit.0),
+                    // The mark brings the drainer back, unless it has a period: then it waits for its round.
+                    TurnEnd::LeftMarked if round.drainer.every.is_none() => round.set_finished(&turn.visit.0),
+                    TurnEnd::LeftMarked | TurnEnd::LeftUnmarked => round.set_unfinished(&turn.visit.0),
+                }
             }
         }
     }
 }
 
-/// A visit that failed, and whether a mark says so.
-struct Unfinished {
+/// A visit that failed, and whether a mark for it could be written.
+struct FailedVisit {
     error: String,
     marked: bool,
 }
 
-/// The time of a visit.
+/// The deadlines of a visit.
 #[derive(Clone, Copy)]
-struct Time {
-    /// Until then it begins something new.
+struct Deadlines {
+    /// After this it begins nothing new.
     until: Instant,
-    /// Then it is given up if it has no lease yet…
+    /// Then it is given up if it has not acquired its lease.
     given_up_at: Instant,
-    /// …and then in any case.
+    /// Then it is given up in any case.
     ended_at: Instant,
 }
 
-impl Time {
+impl Deadlines {
     fn of_wake(now: Instant) -> Self {
         let until = now + WAKE_SLICE;
         Self { until, given_up_at: until + WAKE_OVERRUN, ended_at: until + LEASED_WAKE_OVERRUN }
     }
 
     fn of_visit(now: Instant, deadline: Instant, slice: Duration) -> Self {
-        let until = deadline.min(now + slice).max(now + LEAST_SLICE);
+        let until = deadline.min(now + slice).max(now + MIN_SLICE);
         let given_up_at = (until + OVERRUN).min(deadline + LAST_OVERRUN).max(until + LAST_OVERRUN);
         Self { until, given_up_at, ended_at: given_up_at }
     }
@@ -166,14 +193,14 @@ impl Slots {
 
     fn has_room(&self, now: Instant) -> bool {
         let prompt = self.began.values().filter(|began| now.duration_since(**began) < PROMPT).count();
-        prompt < AT_ONCE && self.began.len() < MOST_AT_ONCE
+        prompt < MAX_PROMPT_VISITS && self.began.len() < MAX_VISITS
     }
 
-    /// Waits until a visit has taken so long that the next one may begin; for ever if none will.
+    /// Waits until a running visit has become slow, so that the next one may begin; for ever if none can.
     async fn free_up(&self) {
         let now = Instant::now();
         let next = self.began.values().map(|began| *began + PROMPT).filter(|at| *at > now).min();
-        match next.filter(|_| self.began.len() < MOST_AT_ONCE) {
+        match next.filter(|_| self.began.len() < MAX_VISITS) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
@@ -181,7 +208,7 @@ impl Slots {
 }
 
 impl Sweep {
-    /// Visits until `deadline`. Whatever the deadline is, some are visited. Answers the visits that were not made.
+    /// Visits until `deadline`, but makes at least a few visits. Returns the visits that it did not make.
     pub(crate) async fn visit_all(
         &self,
         tour: &mut Tour,
@@ -195,16 +222,16 @@ impl Sweep {
         let mut slots = Slots::default();
         let (mut begun, mut noted) = (0, Instant::now());
         loop {
-            while slots.has_room(Instant::now()) && (begun < AT_ONCE || !passed(deadline)) {
+            while slots.has_room(Instant::now()) && (begun < MAX_PROMPT_VISITS || !passed(deadline)) {
                 let Some(turn) = waiting.pop_front() else { break };
                 begun += 1;
                 let slot = slots.take(Instant::now());
                 let now = Instant::now();
                 let time = deadline.map(|deadline| match turn.is_first {
                     // Only a visit that gets on in this time has more of it.
-                    true if is_wake => Time::of_wake(now),
-                    true => Time::of_visit(now, deadline, FIRST_SLICE),
-                    false => Time::of_visit(now, deadline, SLICE),
+                    true if is_wake => Deadlines::of_wake(now),
+                    true => Deadlines::of_visit(now, deadline, FIRST_SLICE),
+                    false => Deadlines::of_visit(now, deadline, SLICE),
                 });
                 let marks = tour.marked.get(&turn.visit).cloned().unwrap_or_default();
                 running.push(
@@ -228,25 +255,29 @@ impl Sweep {
             match drained {
                 Ok(mut drained) => {
                     alerts.append(&mut drained.alerts);
-                    // A lease that another process holds may be that of a dead one.
-                    tour.note(&turn, !drained.out_of_time && !drained.skipped_due_to_lock, true);
+                    // A process that holds the lease may be dead.
+                    let end = match drained.out_of_time || drained.skipped_due_to_lock {
+                        true => TurnEnd::LeftMarked,
+                        false => TurnEnd::Finished,
+                    };
+                    tour.end_turn(&turn, end);
                     match drained.out_of_time && !has_company && !passed(deadline) {
                         true => waiting.push_back(Turn { is_first: false, ..turn }),
                         false => swept.again(tenant.clone(), drained.again_at),
                     }
                 }
-                Err(Unfinished { error, marked }) => {
+                Err(FailedVisit { error, marked }) => {
                     tracing::error!(%tenant, %drainer, error, "a visit failed; the next sweep comes back to it");
                     swept.trouble += 1;
                     if !marked {
                         swept.unmarked.insert(tenant.clone());
                     }
-                    tour.note(&turn, false, marked);
+                    tour.end_turn(&turn, if marked { TurnEnd::LeftMarked } else { TurnEnd::LeftUnmarked });
                     swept.again(tenant.clone(), Some(self.emitter.now().plus(crate::SETTLE_MS)));
                 }
             }
-            if noted.elapsed() >= NOTED_EVERY {
-                self.note_tour(tour, false).await;
+            if noted.elapsed() >= STORE_INTERVAL {
+                self.store_progress(tour, SweepStage::UnderWay).await;
                 noted = Instant::now();
             }
         }
@@ -254,14 +285,14 @@ impl Sweep {
         waiting.into_iter().filter(|turn| turn.is_first).map(|turn| turn.visit).collect()
     }
 
-    /// One visit, given up when its time is over. One that fails is marked, here and not by the caller, which has others
-    /// to look after.
+    /// One visit, given up at its deadlines. A visit that fails is marked here, so that the caller goes on with the others
+    /// meanwhile.
     async fn visit_in_time(
         &self,
         visit: &Visit,
         marks: &[Mark],
-        time: Option<Time>,
-    ) -> Result<Drained, Unfinished> {
+        time: Option<Deadlines>,
+    ) -> Result<Drained, FailedVisit> {
         let began = Instant::now();
         let has_lease = AtomicBool::new(false);
         let mut visiting = pin!(self.visit(visit, marks, time.map(|time| time.until), &has_lease));
@@ -286,8 +317,8 @@ impl Sweep {
             }
             Err(error) => {
                 self.slow_visits.note_failure(visit, began);
-                let marked = self.marks.mark_unread(visit, MARK_WITHIN).await;
-                Err(Unfinished { error, marked })
+                let marked = self.marks.mark_without_fence(visit, MARK_WITHIN).await;
+                Err(FailedVisit { error, marked })
             }
         }
     }
@@ -306,37 +337,38 @@ impl Sweep {
         Ok(drained)
     }
 
-    /// Marks visits for which there was no time. Answers the tenants of those that could not be marked.
+    /// Marks visits for which there was no time. Returns the tenants of those that could not be marked.
     pub(crate) async fn mark_unvisited(&self, visits: Vec<Visit>) -> BTreeSet<Name> {
         let marks: Vec<_> = visits
             .into_iter()
             .map(|visit| {
-                async move { (!self.marks.mark_unread(&visit, MARK_WITHIN).await).then_some(visit.0) }.boxed()
+                async move { (!self.marks.mark_without_fence(&visit, MARK_WITHIN).await).then_some(visit.0) }
+                    .boxed()
             })
             .collect();
-        let unmarked = stream::iter(marks).buffer_unordered(MARKED_AT_ONCE);
+        let unmarked = stream::iter(marks).buffer_unordered(MAX_CONCURRENT_MARKS);
         unmarked.filter_map(|tenant| async move { tenant }).collect().await
     }
 
-    /// Writes how far a sweep is. If that fails, the next one begins further back.
-    pub(crate) async fn note_tour(&self, tour: &mut Tour, end: bool) {
-        let Tour { courses, rounds, place_is_stored, keeps_place, .. } = tour;
-        for (course, round) in courses.iter().skip(1).zip(rounds) {
-            if let Err(error) = self.note_round(round, course, end).await {
-                tracing::warn!(drainer = %round.drainer.id, %error, "it is not written how far the round is");
+    /// Stores how far a sweep has come. If that fails, the next one begins further back.
+    pub(crate) async fn store_progress(&self, tour: &mut Tour, stage: SweepStage) {
+        let Tour { sequences, rounds, cursor_is_stored, stores_cursor, .. } = tour;
+        for (progress, round) in sequences.iter().skip(1).zip(rounds) {
+            if let Err(error) = self.store_round(round, progress, stage).await {
+                tracing::warn!(drainer = %round.drainer.id, %error, "could not store the position of the round");
             }
         }
-        let Some(course) = courses.first().filter(|_| *keeps_place) else { return };
-        let is_over = end && course.is_over();
-        let written = match course.place() {
-            _ if is_over && !*place_is_stored => return,
-            _ if is_over => self.marks.records.forget_swept_up_to().await,
+        let Some(progress) = sequences.first().filter(|_| *stores_cursor) else { return };
+        let is_over = stage == SweepStage::Ended && progress.is_complete();
+        let written = match progress.resume_after() {
+            _ if is_over && !*cursor_is_stored => return,
+            _ if is_over => self.marks.records.clear_sweep_cursor().await,
             None => return,
-            Some((tenant, _)) => self.marks.records.note_swept_up_to(tenant).await,
+            Some((tenant, _)) => self.marks.records.set_sweep_cursor(tenant).await,
         };
         match written {
-            Ok(()) => *place_is_stored = !is_over,
-            Err(error) => tracing::warn!(%error, "it is not written how far the sweep is"),
+            Ok(()) => *cursor_is_stored = !is_over,
+            Err(error) => tracing::warn!(%error, "could not store the position of the sweep"),
         }
     }
 }
@@ -353,12 +385,12 @@ mod tests {
     async fn a_visit_that_takes_long_makes_room_for_the_next_one_up_to_a_bound() {
         let mut slots = Slots::default();
         let began = Instant::now();
-        (0..AT_ONCE).for_each(|_| _ = slots.take(began));
+        (0..MAX_PROMPT_VISITS).for_each(|_| _ = slots.take(began));
         assert!(!slots.has_room(Instant::now()));
         slots.free_up().await;
         assert_eq!(began.elapsed(), PROMPT);
         assert!(slots.has_room(Instant::now()));
-        while slots.began.len() < MOST_AT_ONCE {
+        while slots.began.len() < MAX_VISITS {
             slots.take(began);
         }
         assert!(!slots.has_room(Instant::now()));

@@ -13,8 +13,8 @@ use ledgerline_subscription::{OnFailure, Subscription};
 
 use crate::{
     block_retry::{is_of_entity, pause},
-    open_blocks::{CHUNK, Hindered, OpenBlocks},
-    parked_starts::{MAX_ATTEMPTS, id, parked_start},
+    open_blocks::{BlockError, MAX_STARTS_PER_TRANSACTION, OpenBlocks},
+    parked_starts::{MAX_ATTEMPTS, parked_start, start_id},
 };
 use ledgerline_outbox::{About, Claim, ClaimState};
 
@@ -27,7 +27,7 @@ pub(crate) struct WaitingStart {
     pub(crate) subscription: Subscription,
     /// Why, unless it only waits behind another.
     pub(crate) setback: Option<(Cause, String)>,
-    /// Its claim is written: that it has one does not mean that it is done.
+    /// Whether its claim is made already: then a claim does not mean that the start is done.
     pub(crate) claimed: bool,
     /// The block that it leaves, and its place in it.
     pub(crate) from: Option<(String, Member)>,
@@ -35,10 +35,13 @@ pub(crate) struct WaitingStart {
 
 /// What is to be written for one start.
 enum Step {
-    /// It is settled, or waits already.
+    /// Nothing: it is settled, or waits already.
     Nothing,
+    /// This block, which it opens.
     Open(Box<Block>),
+    /// A member of the block with this name.
     Join(String),
+    /// A parked start, after so many attempts.
     Park(u32),
 }
 
@@ -55,7 +58,7 @@ impl WaitingStart {
 
     fn keys(&self, drainer: &str) -> StartKeys {
         let about = self.about(drainer);
-        StartKeys { start_id: id(&about), claim: about.start_claim() }
+        StartKeys { start_id: start_id(&about), claim: about.start_claim() }
     }
 
     fn member(&self, start_id: String, place: u64) -> Member {
@@ -76,19 +79,19 @@ impl WaitingStart {
 }
 
 impl OpenBlocks<'_> {
-    /// Lets starts wait, in their order.
+    /// Puts starts into blocks, in their order.
     pub(crate) async fn wait(
         &self,
         waits: &[WaitingStart],
         alerts: &mut Vec<keys::ControlKey>,
-    ) -> Result<(), Hindered> {
+    ) -> Result<(), BlockError> {
         // The late arrivals may lead to an event twice.
         let mut seen = HashSet::new();
         let waits: Vec<&WaitingStart> = waits
             .iter()
             .filter(|wait| seen.insert((wait.sk.clone(), wait.subscription.subscription_id.clone())))
             .collect();
-        for chunk in waits.chunks(CHUNK) {
+        for chunk in waits.chunks(MAX_STARTS_PER_TRANSACTION) {
             self.wait_together(chunk, alerts).await?;
         }
         Ok(())
@@ -98,14 +101,14 @@ impl OpenBlocks<'_> {
         &self,
         waits: &[&WaitingStart],
         alerts: &mut Vec<keys::ControlKey>,
-    ) -> Result<(), Hindered> {
+    ) -> Result<(), BlockError> {
         let keys: Vec<StartKeys> = waits.iter().map(|wait| wait.keys(&self.drainer)).collect();
         let found = self.drains.parked.records.get_with_claims::<Claim>(&self.tenant, &keys).await?;
         let mut changed: BTreeMap<String, Block> = BTreeMap::new();
-        let mut writes = self.writes();
+        let mut transaction = self.begin_transaction();
         for (wait, found) in waits.iter().zip(found) {
             let about = wait.about(&self.drainer);
-            let start_id = id(&about);
+            let parked_id = start_id(&about);
             let step = self.step(wait, &found, &changed);
             let name = match step {
                 Step::Nothing => continue,
@@ -116,7 +119,7 @@ impl OpenBlocks<'_> {
                         .parked
                         .parked_for_good(about, &wait.subscription, &reason, attempts, Some(alerts))
                         .await?;
-                    writes.put_parked_over(&parked, row_before(&found))?;
+                    transaction.put_parked_over(&parked, row_before(&found))?;
                     continue;
                 }
                 Step::Open(block) => {
@@ -135,25 +138,25 @@ impl OpenBlocks<'_> {
                 }
             };
             let Some(block) = changed.get_mut(&name) else { continue };
-            let member = wait.member(start_id, block.next);
+            let member = wait.member(parked_id, block.next);
             block.next += 1;
             let start = self.waiting_start(wait, about, block, &member);
-            writes.put_member(&name, &member)?;
-            writes.put_parked_over(&start, row_before(&found))?;
+            transaction.put_member(&name, &member)?;
+            transaction.put_parked_over(&start, row_before(&found))?;
             if let Some((left, member)) = &wait.from {
-                writes.delete_member(left, member)?;
+                transaction.delete_member(left, member)?;
             }
         }
-        if writes.is_empty() {
+        if transaction.is_empty() {
             return Ok(());
         }
         for block in changed.values() {
             match self.open().contains_key(&block.name) {
-                true => writes.replace_block(block)?,
-                false => writes.open_block(block)?,
+                true => transaction.replace_block(block)?,
+                false => transaction.open_block(block)?,
             }
         }
-        self.commit(writes).await?;
+        self.commit(transaction).await?;
         self.open().extend(changed);
         Ok(())
     }
@@ -185,7 +188,7 @@ impl OpenBlocks<'_> {
             return Step::Join(name.clone());
         }
         let Some((cause, reason)) = &wait.setback else {
-            // It was to wait behind a start that has been settled: the next attempt is its own.
+            // The start that it waited for is settled: it becomes the head of a block of its own.
             return self.opening(wait, found, Cause::Unavailable, "waited for an earlier start", entity);
         };
         let name = if is_of_entity(*cause) || moves.is_some() { entity } else { whole };
@@ -201,7 +204,7 @@ impl OpenBlocks<'_> {
         name: String,
     ) -> Step {
         let now = self.drains.emitter.now();
-        // Attempts that the version before has counted.
+        // Versions before 0.1.0 counted attempts in the row of the start.
         let before = found.parked.as_ref().filter(|parked| parked.block.is_none());
         let early = before.and_then(|before| before.next_attempt_at).filter(|next| *next > now);
         let counted = before.map_or(0, |before| before.attempts);
@@ -221,7 +224,7 @@ impl OpenBlocks<'_> {
             attempts,
             next_attempt_at: early.unwrap_or_else(|| now.plus(pause(attempts))),
             first_failed_at: before.map_or(now, |before| before.first_failed_at),
-            head: wait.member(id(&about), 0),
+            head: wait.member(start_id(&about), 0),
             next: 0,
             rewinds: self.rewinds,
             version: self.version,
@@ -251,8 +254,8 @@ impl OpenBlocks<'_> {
     }
 }
 
-/// Whether a claim is done or dropped. A pending one is of a process that died before it sent the effects: its start waits
-/// like the others, and the release resumes the claim.
+/// Whether the claim of a start is done or dropped. If it is pending, its process died before it sent the effects: the start
+/// waits like the others, and the drainer resumes the claim when the start has its turn.
 fn is_settled(found: &StoredStart<Claim>) -> bool {
     found.claim.as_ref().is_some_and(|claim| claim.state != ClaimState::Pending)
 }

@@ -10,7 +10,7 @@ use crate::Service;
 
 /// An AWS error: a status, a type and a message.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct AwsError {
     status: u16,
     code: String,
     message: String,
@@ -18,7 +18,7 @@ pub(crate) struct Fault {
     query_code: Option<String>,
 }
 
-impl Fault {
+impl AwsError {
     /// An error the caller can do something about.
     pub(crate) fn sender(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { status: 400, code: code.into(), message: message.into(), query_code: None }
@@ -78,20 +78,21 @@ impl Fault {
     }
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for AwsError {
     fn from(error: rusqlite::Error) -> Self {
-        Fault::internal(format!("the store failed: {error}"))
+        AwsError::internal(format!("the store failed: {error}"))
     }
 }
 
 /// What a JSON operation answers.
-pub(crate) type Answer = Result<Value, Fault>;
+pub(crate) type Answer = Result<Value, AwsError>;
 
 /// Reads an operation's input.
-pub(crate) fn input<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+pub(crate) fn input<T: DeserializeOwned>(body: &[u8]) -> Result<T, AwsError> {
     let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body)
-        .map_err(|error| Fault::sender("com.amazon.coral.service#SerializationException", error.to_string()))
+    serde_json::from_slice(body).map_err(|error| {
+        AwsError::sender("com.amazon.coral.service#SerializationException", error.to_string())
+    })
 }
 
 /// An answer of a JSON service on the wire.

@@ -15,9 +15,9 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use self::connection::Connection;
-use self::store::Store;
 pub(crate) use self::store::Threads;
-use crate::answer::Fault;
+use self::store::{Medium, Store};
+use crate::answer::AwsError;
 use crate::in_process::IsInProcess;
 
 /// What dynoxide reads of a request; the rest concerns our own connection.
@@ -70,7 +70,8 @@ fn table_of(body: &[u8]) -> Option<&str> {
 impl Dynamo {
     /// Opens the tables and serves them.
     pub(crate) fn start(file: Option<&Path>) -> Result<(Self, Threads), String> {
-        let (store, threads) = store::serve(store::open(file)?, file.is_some())?;
+        let medium = if file.is_some() { Medium::File } else { Medium::Memory };
+        let (store, threads) = store::serve(store::open(file)?, medium)?;
         Ok((Self { store, connection: Arc::default(), lanes: Lanes::default() }, threads))
     }
 
@@ -80,7 +81,7 @@ impl Dynamo {
         parts: &Parts,
         operation: &str,
         body: Bytes,
-    ) -> Result<Response, Fault> {
+    ) -> Result<Response, AwsError> {
         let body = match operation {
             "CreateTable" | "UpdateTable" => without_stream(body),
             _ => body,
@@ -97,15 +98,15 @@ impl Dynamo {
     }
 
     /// Serves a request on the store's own thread, without a connection, if it can be.
-    async fn execute(&self, operation: &str, body: &Bytes) -> Result<Option<Response>, Fault> {
+    async fn execute(&self, operation: &str, body: &Bytes) -> Result<Option<Response>, AwsError> {
         let (database, operation, body) = (self.store.database.clone(), operation.to_owned(), body.clone());
         let served = self.store.runtime.spawn(async move { direct::execute(&database, &operation, &body) });
-        served.await.map_err(|e| Fault::internal(e.to_string()))
+        served.await.map_err(|e| AwsError::internal(e.to_string()))
     }
 
     /// Sends a request to dynoxide's server. The connection lives on the store's own runtime, and so does the exchange: a
     /// client that goes away leaves no answer behind for the next request.
-    async fn forward(&self, parts: &Parts, body: Bytes) -> Result<Response, Fault> {
+    async fn forward(&self, parts: &Parts, body: Bytes) -> Result<Response, AwsError> {
         let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let mut request =
             Request::builder().method(&parts.method).uri(format!("/{query}")).header(header::HOST, "tables");
@@ -114,7 +115,7 @@ impl Dynamo {
                 request = request.header(name, value);
             }
         }
-        let request = request.body(Body::from(body)).map_err(|e| Fault::internal(e.to_string()))?;
+        let request = request.body(Body::from(body)).map_err(|e| AwsError::internal(e.to_string()))?;
         let (connection, database) = (self.connection.clone(), self.store.database.clone());
         let exchange = self.store.runtime.spawn(async move {
             let mut connection = connection.lock().await;
@@ -132,14 +133,14 @@ impl Dynamo {
             answer
         });
         let answer = exchange.await.map_err(|e| e.to_string()).and_then(|answer| answer);
-        let (mut head, answer) = answer.map_err(Fault::internal)?.into_parts();
+        let (mut head, answer) = answer.map_err(AwsError::internal)?.into_parts();
         head.headers.remove(header::CONNECTION);
         Ok(Response::from_parts(head, Body::from(answer)))
     }
 }
 
 /// Takes the stream out of a table's definition: every write to a table with a stream scans a table of
-/// stream records that is never trimmed. Who needs to hear of writes listens at the gateway.
+/// stream records that is never trimmed. An interceptor at the gateway sees the writes.
 fn without_stream(body: Bytes) -> Bytes {
     match serde_json::from_slice::<Value>(&body) {
         Ok(Value::Object(mut table)) => match table.remove("StreamSpecification") {

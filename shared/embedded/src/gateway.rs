@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, request::Parts};
 use axum::response::Response;
 
-use crate::answer::{Answer, Fault, json_response, respond};
+use crate::answer::{Answer, AwsError, json_response, respond};
 use crate::dynamo::Dynamo;
 use crate::events::{self, Buses};
 use crate::interceptor::{Call, Interceptor, Moment, Verdict};
@@ -85,11 +85,11 @@ impl Gateway {
         let (service, operation) = match route(&parts) {
             Route::Operation(service, operation) => (service, operation),
             Route::UnknownTarget(target) => {
-                return Fault::unknown_operation(&target).into_response(Service::DynamoDb);
+                return AwsError::unknown_operation(&target).into_response(Service::DynamoDb);
             }
         };
         let Ok(body) = axum::body::to_bytes(body, MAX_REQUEST_BYTES).await else {
-            return Fault::sender("EntityTooLarge", "The request is too large or was cut short.")
+            return AwsError::sender("EntityTooLarge", "The request is too large or was cut short.")
                 .into_response(service);
         };
         *self.requests().entry((service, operation.clone())).or_default() += 1;
@@ -99,13 +99,13 @@ impl Gateway {
         };
         let call = Call { service, operation: operation.clone(), body: body.clone() };
         if let Verdict::Fail { status, code } = interceptor(call.clone(), Moment::Before).await {
-            return Fault::injected(status, code).into_response(service);
+            return AwsError::injected(status, code).into_response(service);
         }
         let response = self.serve(service, &operation, parts, body).await;
         let moment = Moment::After { status: response.status().as_u16() };
         match interceptor(call, moment).await {
             Verdict::Proceed => response,
-            Verdict::Fail { status, code } => Fault::injected(status, code).into_response(service),
+            Verdict::Fail { status, code } => AwsError::injected(status, code).into_response(service),
         }
     }
 

@@ -12,7 +12,7 @@ use futures::future::poll_fn;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-/// What is read of a body that its handler does not want: more than any client here sends by mistake.
+/// How much of a body is read that its handler does not want: more than any client here sends by mistake.
 const MAX_REST_BYTES: usize = 64 * 1024 * 1024;
 
 /// A body, and the way to what will be left of it.

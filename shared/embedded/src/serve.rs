@@ -76,7 +76,7 @@ async fn connection(
     mut stopped: watch::Receiver<bool>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "answers may be delayed");
+        tracing::debug!(%error, "could not set TCP_NODELAY");
     }
     let service = service_fn(|request| {
         let app = app.clone();

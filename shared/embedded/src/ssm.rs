@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Clock;
-use crate::answer::{Answer, Fault, input};
+use crate::answer::{Answer, AwsError, input};
 use crate::sqs::ACCOUNT;
 use crate::store::Store;
 
@@ -58,14 +58,17 @@ pub(crate) fn handle(store: &Store, clock: &Clock, region: &str, operation: &str
                 _ => Ok(json!({})),
             }
         }
-        _ => Err(Fault::unknown_operation(operation)),
+        _ => Err(AwsError::unknown_operation(operation)),
     }
 }
 
 fn put(store: &Store, clock: &Clock, input: PutInput) -> Answer {
     let kind = input.r#type.as_deref().unwrap_or("String");
     if !["String", "StringList", "SecureString"].contains(&kind) {
-        return Err(Fault::sender("ValidationException", format!("Value '{kind}' at 'type' is not valid.")));
+        return Err(AwsError::sender(
+            "ValidationException",
+            format!("Value '{kind}' at 'type' is not valid."),
+        ));
     }
     let now = clock();
     let version: Option<i64> = store.transaction(|tx| {
@@ -87,14 +90,14 @@ fn put(store: &Store, clock: &Clock, input: PutInput) -> Answer {
     })?;
     match version {
         Some(version) => Ok(json!({"Version": version, "Tier": "Standard"})),
-        None => Err(Fault::sender(
+        None => Err(AwsError::sender(
             "ParameterAlreadyExists",
             "The parameter already exists. To overwrite this value, set the overwrite option in the request to true.",
         )),
     }
 }
 
-fn get(store: &Store, region: &str, name: &str) -> Result<Option<Value>, Fault> {
+fn get(store: &Store, region: &str, name: &str) -> Result<Option<Value>, AwsError> {
     let parameter = |row: &Row<'_>| {
         let (kind, value): (String, String) = (row.get(0)?, row.get(1)?);
         let (version, modified_at): (i64, u64) = (row.get(2)?, row.get(3)?);
@@ -115,6 +118,6 @@ fn get(store: &Store, region: &str, name: &str) -> Result<Option<Value>, Fault> 
     Ok(found)
 }
 
-fn not_found(name: &str) -> Fault {
-    Fault::sender("ParameterNotFound", format!("Parameter {name} not found."))
+fn not_found(name: &str) -> AwsError {
+    AwsError::sender("ParameterNotFound", format!("Parameter {name} not found."))
 }

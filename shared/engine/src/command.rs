@@ -26,20 +26,27 @@ pub(crate) enum Entity {
 pub(crate) struct Command {
     pub(crate) id: Name,
     pub(crate) entity: Entity,
-    /// The code has dropped its future, and does not learn how it ends.
-    pub(crate) abandoned: bool,
+    pub(crate) interest: Interest,
     pub(crate) waker: Option<Waker>,
-    /// What the engine's sets hold of it.
+    /// The sets in which the engine has it.
     pub(crate) indexed: CommandIndex,
 }
 
-/// By what the engine finds a command.
+/// Whether the code still waits for a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Awaited,
+    /// The code has dropped the future, and does not learn how the command ends.
+    Abandoned,
+}
+
+/// The sets of the engine in which a command is, and the times under which it is there.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CommandIndex {
-    /// It wants an event appended, at any time.
-    pub(crate) wanting: bool,
-    /// It wants an event appended from this time on.
-    pub(crate) wanting_at: Option<Millis>,
+    /// It has an event to append, at any time.
+    pub(crate) to_append: bool,
+    /// It has an event to append from this time on.
+    pub(crate) to_append_at: Option<Millis>,
     /// An attempt may begin from this time on.
     pub(crate) starting_at: Option<Millis>,
     /// The log has its beginning and not its end.
@@ -83,9 +90,9 @@ pub(crate) fn describe_created(event: &LogEvent) -> Option<String> {
 impl Command {
     pub(crate) fn index(&self) -> CommandIndex {
         match &self.entity {
-            Entity::Step(step) => step.index(self.abandoned),
-            Entity::Wait(wait) => wait.index(self.abandoned),
-            Entity::Hook(hook) => hook.index(self.abandoned),
+            Entity::Step(step) => step.index(self.interest),
+            Entity::Wait(wait) => wait.index(self.interest),
+            Entity::Hook(hook) => hook.index(self.interest),
         }
     }
 
@@ -113,9 +120,9 @@ impl Command {
         answer
     }
 
-    /// The events that it wants appended at `now`; `unread` is the event that it gets from an earlier wait.
+    /// The events that it has to append at `now`; `unread` is the event that it gets from an earlier wait.
     pub(crate) fn drafts(&self, now: Millis, unread: Option<&UnreadEvent>, drafts: &mut Vec<LogDraft>) {
-        if self.abandoned {
+        if self.interest == Interest::Abandoned {
             return drafts.extend(self.closing());
         }
         match &self.entity {

@@ -1,4 +1,5 @@
-//! The side of the engine that the execution holds: it delivers events, wakes futures, and asks which events are wanted.
+//! The side of the engine that the execution holds: it delivers events, wakes futures, and asks which events are to be
+//! appended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     Mismatch,
-    command::{Command, Entity, describe_created},
+    command::{Command, Entity, Interest, describe_created},
     deterministic_ids::DeterministicIds,
     draft::draft_with,
     engine::{Engine, State},
@@ -16,32 +17,40 @@ use crate::{
     wakers::Wakers,
 };
 
-/// How many slots behind the last command a mismatch is looked for.
+/// How many future slots are searched to number an unexpected event.
 const SEARCH_AHEAD: usize = 1_000;
 /// How many open commands a mismatch names.
 const NAMED_MAX: usize = 3;
 
+/// Whether the code of the workflow still runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CodeState {
+    Running,
+    /// It has returned, or the input did not fit and it never ran.
+    Returned,
+}
+
 impl Engine {
-    /// The log begins with the run's creation at `created`: from now on ids carry that time, or that of the run's own id.
+    /// Fixes the time that ids carry: that of the run's own id, or else `created`, the time of the log's first event.
     pub(crate) fn begin(&self, created: Millis) {
         let time = Kind::time_of(&self.run_id).unwrap_or(created);
         self.lock().ids = DeterministicIds::new(&self.run_id, time);
     }
 
     pub(crate) fn set_clock(&self, now: Millis) {
-        self.lock().tick.clock = now;
+        self.lock().progress.clock = now;
     }
 
-    /// An event with this timestamp is about to be delivered.
+    /// Counts an event with this timestamp as delivered and moves the code's time up to it. Call it before each delivery.
     pub(crate) fn advance(&self, timestamp: Millis) {
         let mut state = self.lock();
-        state.tick.live = false;
+        state.progress.caught_up = false;
         state.delivered += 1;
         state.now = state.now.max(timestamp);
     }
 
     /// Gives an event to the command that it is about, and wakes the future that waits for it.
-    pub(crate) fn deliver(&self, event: &mut LogEvent, returned: bool) -> Result<(), Mismatch> {
+    pub(crate) fn deliver(&self, event: &mut LogEvent, code: CodeState) -> Result<(), Mismatch> {
         let mut wakers = Wakers::default();
         let from = event.event_data.get(HANDED_OVER_FROM).and_then(Value::as_str).map(str::to_owned);
         let result = {
@@ -57,27 +66,27 @@ impl Engine {
                     Ok(())
                 }
                 Routed::Rejected(slot) => Err(state.mismatch_with(slot, event)),
-                Routed::NoCommand => Err(state.mismatch_without_command(event, returned)),
+                Routed::NoCommand => Err(state.mismatch_without_command(event, code)),
             }
         };
         wakers.release();
         result
     }
 
-    /// All events were delivered: wakes the steps whose attempts may begin. Says whether there were any.
-    pub(crate) fn go_live(&self) -> bool {
+    /// Notes that all events were delivered, and wakes the steps whose attempts may begin. Returns whether there were any.
+    pub(crate) fn mark_caught_up(&self) -> bool {
         let mut wakers = Wakers::default();
         {
             let state = &mut *self.lock();
-            state.tick.live = true;
-            for (_, slot) in state.starting_at.range(..=(state.tick.clock, usize::MAX)) {
+            state.progress.caught_up = true;
+            for (_, slot) in state.starting_at.range(..=(state.progress.clock, usize::MAX)) {
                 wakers.call(state.commands[*slot].waker.take());
             }
         }
         wakers.release()
     }
 
-    /// Wakes the futures of the steps that the world has woken. Says whether there were any.
+    /// Wakes the futures of the steps that the world has woken. Returns whether there were any.
     pub(crate) fn forward_step_wakes(&self) -> bool {
         let slots = self.wake_queue.take_woken_steps();
         let mut wakers = Wakers::default();
@@ -97,27 +106,27 @@ impl Engine {
 
     pub(crate) fn next_due(&self) -> Option<Millis> {
         let state = self.lock();
-        let wanting = state.wanting_at.first();
+        let to_append = state.to_append_at.first();
         // A step that could begin and did not is held by code that does not poll it: time does not help.
-        let starting = state.starting_at.range((state.tick.clock.plus(1), 0)..).next();
-        wanting.into_iter().chain(starting).map(|(at, _)| *at).min()
+        let starting = state.starting_at.range((state.progress.clock.plus(1), 0)..).next();
+        to_append.into_iter().chain(starting).map(|(at, _)| *at).min()
     }
 
     /// Whether an event is to be appended at `now`.
-    pub(crate) fn is_wanting(&self, now: Millis) -> bool {
+    pub(crate) fn has_pending_drafts(&self, now: Millis) -> bool {
         let state = self.lock();
-        !state.wanting.is_empty()
-            || state.wanting_at.first().is_some_and(|(at, _)| *at <= now)
+        !state.to_append.is_empty()
+            || state.to_append_at.first().is_some_and(|(at, _)| *at <= now)
             || !state.hand_overs().is_empty()
             || state.hook_successors().next().is_some()
     }
 
     /// The events that are to be appended at `now`, in the order of the commands.
-    pub(crate) fn wanted(&self, now: Millis, drafts: &mut Vec<LogDraft>) {
+    pub(crate) fn pending_drafts(&self, now: Millis, drafts: &mut Vec<LogDraft>) {
         let state = self.lock();
-        let due = state.wanting_at.range(..=(now, usize::MAX)).map(|(_, slot)| *slot);
+        let due = state.to_append_at.range(..=(now, usize::MAX)).map(|(_, slot)| *slot);
         let hand_overs = state.hand_overs();
-        let slots = state.wanting.iter().copied().chain(due).chain(hand_overs.keys().copied());
+        let slots = state.to_append.iter().copied().chain(due).chain(hand_overs.keys().copied());
         for slot in slots.collect::<BTreeSet<usize>>() {
             state.commands[slot].drafts(now, hand_overs.get(&slot).copied(), drafts);
         }
@@ -131,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// The latest time that the code has read: the world may learn of it by what the code does next.
+    /// The latest `ctx.now()` that the code has read. The runner raises the tenant's floor to it before it appends.
     pub(crate) fn time_read(&self) -> Option<Millis> {
         self.lock().time_read
     }
@@ -151,8 +160,10 @@ impl State {
             return hand_overs;
         }
         let mut given = BTreeSet::new();
-        for slot in self.open.union(&self.wanting) {
-            let Command { entity: Entity::Wait(wait), abandoned: false, .. } = &self.commands[*slot] else {
+        for slot in self.open.union(&self.to_append) {
+            let Command { entity: Entity::Wait(wait), interest: Interest::Awaited, .. } =
+                &self.commands[*slot]
+            else {
                 continue;
             };
             let first =
@@ -171,13 +182,14 @@ impl State {
             let Entity::Hook(hook) = &self.commands[*before].entity else { return None };
             let successor = self.open.range(before + 1..).find(|slot| {
                 let command = &self.commands[**slot];
-                matches!(&command.entity, Entity::Hook(later) if !command.abandoned && later.succeeds(hook))
+                let is_awaited = command.interest == Interest::Awaited;
+                matches!(&command.entity, Entity::Hook(later) if is_awaited && later.succeeds(hook))
             });
             successor.map(|successor| (*before, *successor))
         })
     }
 
-    /// The log says that a later wait or hook has got what the one with the id `from` had.
+    /// Forgets the unread event that the wait or hook `from` had: the log gives it to a later one.
     fn remove_handed_over(&mut self, from: &str) {
         self.unread.remove_taken_by(from);
         let slot = self.with_unread.iter().copied().find(|slot| self.commands[*slot].id.as_str() == from);
@@ -202,13 +214,16 @@ impl State {
             Some(_) if !command.indexed.open => {
                 format!("the code asks for {code} (command {number}) with another token")
             }
-            Some(_) | None => format!("for {code}, which the code asks for there, this cannot come next"),
+            Some(_) | None => format!(
+                "the code's command {number} is {code}, which cannot receive {} in its present state",
+                event.event_type
+            ),
         };
         Mismatch { log, code }
     }
 
     /// No open command has the ULID of the event: its command has ended, or the code never issued it.
-    fn mismatch_without_command(&self, event: &LogEvent, returned: bool) -> Mismatch {
+    fn mismatch_without_command(&self, event: &LogEvent, code: CodeState) -> Mismatch {
         let mut what = describe_created(event)
             .unwrap_or_else(|| format!("{} of `{}`", event.event_type, event.correlation_id));
         let issued = self.commands.len();
@@ -217,21 +232,20 @@ impl State {
             what = format!("{what} (command {})", slot + 1);
             if slot < issued {
                 let log = format!("the log has {what}");
-                return Mismatch { log, code: "for the code that one had ended before".into() };
+                return Mismatch { log, code: format!("the code's command {} had already ended", slot + 1) };
             }
         }
-        let code = if returned {
-            "the code has returned".into()
-        } else {
-            format!("the code never asked for it: {}", self.describe_awaited())
+        let code = match code {
+            CodeState::Returned => "the code has returned".into(),
+            CodeState::Running => format!("the code never asked for it: {}", self.describe_awaited()),
         };
         Mismatch { log: format!("the log has {what}"), code }
     }
 
     /// The commands that the code waits for, in words.
     fn describe_awaited(&self) -> String {
-        let mut slots: Vec<usize> =
-            self.router.subscribed().filter(|slot| !self.commands[*slot].abandoned).collect();
+        let is_awaited = |slot: &usize| self.commands[*slot].interest == Interest::Awaited;
+        let mut slots: Vec<usize> = self.router.subscribed().filter(is_awaited).collect();
         slots.sort_unstable();
         let named: Vec<String> = slots
             .iter()
@@ -239,7 +253,7 @@ impl State {
             .map(|slot| format!("{} (command {})", self.commands[*slot].entity.describe(), slot + 1))
             .collect();
         match (named.is_empty(), slots.len().saturating_sub(NAMED_MAX)) {
-            (true, _) => "it waits for nothing that a log could bring".into(),
+            (true, _) => "it waits for no step, wait or hook".into(),
             (false, 0) => format!("it waits for {}", named.join(", ")),
             (false, more) => format!("it waits for {} and {more} more", named.join(", ")),
         }

@@ -13,7 +13,7 @@ use ledgerline_event::{Millis, Name};
 
 use crate::{
     Error,
-    command::{Command, CommandIndex, Entity},
+    command::{Command, CommandIndex, Entity, Interest},
     deterministic_ids::DeterministicIds,
     event_router::EventRouter,
     unread_events::UnreadEvents,
@@ -32,7 +32,7 @@ pub(crate) struct State {
     pub(crate) ids: DeterministicIds,
     /// The timestamp of the newest event that was delivered.
     pub(crate) now: Millis,
-    pub(crate) tick: Tick,
+    pub(crate) progress: Progress,
     pub(crate) polling_thread: Option<ThreadId>,
     /// The step whose own code is being polled.
     pub(crate) polled_step: Option<usize>,
@@ -49,21 +49,21 @@ pub(crate) struct State {
     /// The latest time that the code has read.
     pub(crate) time_read: Option<Millis>,
     // Slots of commands, by what `CommandIndex` says of them.
-    pub(crate) wanting: BTreeSet<usize>,
-    pub(crate) wanting_at: BTreeSet<(Millis, usize)>,
+    pub(crate) to_append: BTreeSet<usize>,
+    pub(crate) to_append_at: BTreeSet<(Millis, usize)>,
     pub(crate) starting_at: BTreeSet<(Millis, usize)>,
     pub(crate) open: BTreeSet<usize>,
     pub(crate) with_unread: BTreeSet<usize>,
     pub(crate) running: usize,
 }
 
-/// How far the execution is.
+/// How far the execution has come.
 #[derive(Clone, Copy)]
-pub(crate) struct Tick {
+pub(crate) struct Progress {
     /// The driver's clock at the last poll.
     pub(crate) clock: Millis,
     /// All events were delivered and the code waits: attempts may begin.
-    pub(crate) live: bool,
+    pub(crate) caught_up: bool,
 }
 
 /// `by` after `from`, rounded up to the next full millisecond.
@@ -76,7 +76,7 @@ impl Engine {
         let state = State {
             ids: DeterministicIds::new(&run_id, Millis::MIN),
             now: Millis::MIN,
-            tick: Tick { clock: Millis::MIN, live: false },
+            progress: Progress { clock: Millis::MIN, caught_up: false },
             polling_thread: None,
             polled_step: None,
             workflow_draws: 0,
@@ -86,8 +86,8 @@ impl Engine {
             delivered: 0,
             unread: UnreadEvents::default(),
             time_read: None,
-            wanting: BTreeSet::new(),
-            wanting_at: BTreeSet::new(),
+            to_append: BTreeSet::new(),
+            to_append_at: BTreeSet::new(),
             starting_at: BTreeSet::new(),
             open: BTreeSet::new(),
             with_unread: BTreeSet::new(),
@@ -109,12 +109,12 @@ impl Engine {
     pub(crate) fn change<R>(
         &self,
         slot: usize,
-        change: impl FnOnce(&mut Command, &mut Wakers, Tick) -> R,
+        change: impl FnOnce(&mut Command, &mut Wakers, Progress) -> R,
     ) -> R {
         let mut wakers = Wakers::default();
         let result = {
             let state = &mut *self.lock();
-            let result = change(&mut state.commands[slot], &mut wakers, state.tick);
+            let result = change(&mut state.commands[slot], &mut wakers, state.progress);
             state.reindex(slot);
             result
         };
@@ -127,13 +127,13 @@ impl Engine {
         let state = &mut *self.lock();
         state.check_scope()?;
         if let Entity::Wait(wait) = &mut entity {
-            wait.fix_due_time(state.now.max(state.tick.clock));
+            wait.fix_due_time(state.now.max(state.progress.clock));
         }
         let slot = state.commands.len();
         let ulid = state.ids.command(slot);
         let id = entity.kind().id_kind().id(ulid);
         let indexed = CommandIndex::default();
-        state.commands.push(Command { id, entity, abandoned: false, waker: None, indexed });
+        state.commands.push(Command { id, entity, interest: Interest::Awaited, waker: None, indexed });
         state.router.subscribe(ulid, slot);
         state.reindex(slot);
         Ok(slot)
@@ -166,7 +166,7 @@ impl Engine {
         {
             let state = &mut *self.lock();
             let command = &mut state.commands[slot];
-            command.abandoned = true;
+            command.interest = Interest::Abandoned;
             wakers.discard(command.waker.take());
             state.keep_unread(slot);
             state.reindex(slot);
@@ -178,7 +178,9 @@ impl Engine {
 impl State {
     /// Keeps the event of a wait that the code has dropped, for the next wait that it fits.
     pub(crate) fn keep_unread(&mut self, slot: usize) {
-        let Command { id, entity, abandoned: true, .. } = &mut self.commands[slot] else { return };
+        let Command { id, entity, interest: Interest::Abandoned, .. } = &mut self.commands[slot] else {
+            return;
+        };
         if let Entity::Wait(wait) = entity
             && let Some((number, event)) = wait.take_unread(id)
         {
@@ -202,10 +204,10 @@ impl State {
         }
         let key = |yes: bool| yes.then_some(slot);
         let at = |time: Option<Millis>| time.map(|time| (time, slot));
-        replace(&mut self.wanting, key(old.wanting), key(new.wanting));
+        replace(&mut self.to_append, key(old.to_append), key(new.to_append));
         replace(&mut self.open, key(old.open), key(new.open));
         replace(&mut self.with_unread, key(old.has_unread), key(new.has_unread));
-        replace(&mut self.wanting_at, at(old.wanting_at), at(new.wanting_at));
+        replace(&mut self.to_append_at, at(old.to_append_at), at(new.to_append_at));
         replace(&mut self.starting_at, at(old.starting_at), at(new.starting_at));
         self.running = self.running + usize::from(new.running) - usize::from(old.running);
     }

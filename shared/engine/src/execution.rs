@@ -18,11 +18,12 @@ use serde_json::Value;
 
 use crate::{
     Engine, Error, Mismatch, catch_panic,
+    delivery::CodeState,
     draft::{closing, draft_error, draft_with},
     drop_quietly,
 };
 
-/// How often one poll polls steps again that were woken meanwhile, before other tasks get a turn.
+/// How many times one poll polls the steps that were woken meanwhile, before other tasks get a turn.
 const STEP_ROUNDS: usize = 8;
 /// The code of the error of a run whose log and code disagree.
 const NONDETERMINISM: &str = "nondeterminism";
@@ -60,9 +61,9 @@ pub trait Program: Clone + fmt::Debug {
 
 /// One run: its log, and its code as far as the log has brought it.
 ///
-/// The driver feeds the log, polls, appends the events that are wanted, feeds what it appended, and so on until there is an
-/// outcome, or until nothing is wanted and no step runs. Then the run waits for a time ([`next_due`][Self::next_due]) or
-/// for the world, and the driver may drop it and replay it later.
+/// The driver feeds the log, polls, appends the pending drafts, feeds what it appended, and so on until there is an
+/// outcome, or until no draft is pending and no step runs. Then the run waits for a time
+/// ([`next_due`][Self::next_due]) or for the world, and the driver may drop it and replay it later.
 pub struct Execution<P: Program> {
     engine: Arc<Engine>,
     /// What the code is polled with.
@@ -138,8 +139,8 @@ impl<P: Program> Execution<P> {
         self.undelivered.extend(events);
     }
 
-    /// Delivers the events that were fed and lets steps run. Ready when an event is wanted at `now` or the run has ended;
-    /// a poll before that event is appended lets steps run, too.
+    /// Delivers the events that were fed and lets steps run. Ready when a draft is pending at `now` or the run has ended;
+    /// a poll before the driver has appended that draft lets steps run, too.
     pub fn poll(&mut self, cx: &mut Context<'_>, now: Millis) -> Poll<()> {
         self.engine.wake_queue.begin_poll();
         self.engine.set_clock(now);
@@ -153,7 +154,7 @@ impl<P: Program> Execution<P> {
             if !self.is_running() || self.unannounced().is_some() {
                 break;
             }
-            if self.engine.go_live() {
+            if self.engine.mark_caught_up() {
                 continue;
             }
             rounds += 1;
@@ -161,16 +162,18 @@ impl<P: Program> Execution<P> {
                 break;
             }
         }
-        self.engine.wake_queue.end_poll(cx.waker(), self.is_running());
-        let ready = self.ended.is_some() || self.is_wanting(now) || self.unannounced().is_some();
+        if self.is_running() {
+            self.engine.wake_queue.end_poll(cx.waker());
+        }
+        let ready = self.ended.is_some() || self.has_pending_drafts(now) || self.unannounced().is_some();
         if ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// The events that are to be appended at `now`, in this order. An event is wanted until it was fed. Empty while
-    /// [`poll`][Self::poll] has not delivered every event that was fed.
-    pub fn wanted(&self, now: Millis) -> Vec<LogDraft> {
+    /// The events that the driver is to append at `now`, in this order. A draft is pending until its event was fed. Empty
+    /// while [`poll`][Self::poll] has not delivered every event that was fed.
+    pub fn pending_drafts(&self, now: Millis) -> Vec<LogDraft> {
         let mut drafts = Vec::new();
-        if !self.is_wanting(now) {
+        if !self.has_pending_drafts(now) {
             return drafts;
         }
         let run = &self.engine.run_id;
@@ -180,7 +183,7 @@ impl<P: Program> Execution<P> {
         }
         match &self.stage {
             Stage::NotCreated { .. } | Stage::Over => {}
-            Stage::Running(_) => self.engine.wanted(now, &mut drafts),
+            Stage::Running(_) => self.engine.pending_drafts(now, &mut drafts),
             Stage::Returned(Ok(output)) => {
                 drafts.extend(self.engine.closings());
                 drafts.push(draft_with(RunEventType::RunCompleted, run, [("output", output.clone())]));
@@ -227,12 +230,14 @@ impl<P: Program> Execution<P> {
         matches!(self.stage, Stage::Running(_))
     }
 
-    fn is_wanting(&self, now: Millis) -> bool {
+    fn has_pending_drafts(&self, now: Millis) -> bool {
         match self.stage {
             _ if !self.undelivered.is_empty() => false,
             Stage::NotCreated { .. } | Stage::Over => false,
             // `run_started` goes with the first commands, unless a step runs already.
-            Stage::Running(_) => self.engine.is_wanting(now) || (!self.started && !self.engine.is_busy()),
+            Stage::Running(_) => {
+                self.engine.has_pending_drafts(now) || (!self.started && !self.engine.is_busy())
+            }
             Stage::Returned(_) | Stage::InputRejected(_) | Stage::Mismatched { .. } => true,
         }
     }
@@ -262,8 +267,8 @@ impl<P: Program> Execution<P> {
             Stage::Mismatched { closings } => update_closings(closings, &event),
             Stage::NotCreated { .. } => self.fail_with(unexpected_beginning(&event), &event),
             Stage::Running(_) | Stage::Returned(_) | Stage::InputRejected(_) => {
-                let returned = !matches!(self.stage, Stage::Running(_));
-                if let Err(mismatch) = self.engine.deliver(&mut event, returned) {
+                let code = if self.is_running() { CodeState::Running } else { CodeState::Returned };
+                if let Err(mismatch) = self.engine.deliver(&mut event, code) {
                     self.fail_with(mismatch, &event);
                 }
             }

@@ -46,12 +46,12 @@ pub enum Due {
     Never,
     /// At this time.
     At(Millis),
-    /// So long after the code asked for it.
+    /// This long after the code asked for it.
     After(Duration),
 }
 
 /// A command that the code has issued, held by the future that waits for it. If it is dropped before
-/// [`done`][Self::done], the command is abandoned: the log closes it.
+/// [`done`][Self::done], the command is abandoned: the execution appends the event that closes it.
 pub struct CommandHandle {
     engine: Arc<Engine>,
     slot: usize,
@@ -92,9 +92,9 @@ impl CommandHandle {
 
     /// What the future of a step does next.
     pub fn step_turn(&self, waker: &Waker) -> StepTurn {
-        self.engine.change(self.slot, |command, wakers, tick| {
+        self.engine.change(self.slot, |command, wakers, progress| {
             let Entity::Step(step) = &mut command.entity else { return StepTurn::Wait };
-            let turn = step.turn(tick);
+            let turn = step.turn(progress);
             command.register(waker, wakers);
             turn
         })
@@ -112,9 +112,9 @@ impl CommandHandle {
 
     /// The attempt that ran in this process has ended with `result`.
     pub fn finish_attempt(&self, result: Result<Value, Error>, retry: &Retry) {
-        self.engine.change(self.slot, |command, _, tick| {
+        self.engine.change(self.slot, |command, _, progress| {
             if let Entity::Step(step) = &mut command.entity {
-                step.finish(result, retry, tick.clock);
+                step.finish(result, retry, progress.clock);
             }
         });
     }

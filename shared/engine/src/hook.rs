@@ -8,7 +8,13 @@ use std::{
 use ledgerline_event::{LogDraft, LogEvent, Name, RunEventType};
 use serde_json::Value;
 
-use crate::{Error, command::CommandIndex, draft::draft, event_router::Answer, wakers::Wakers};
+use crate::{
+    Error,
+    command::{CommandIndex, Interest},
+    draft::draft,
+    event_router::Answer,
+    wakers::Wakers,
+};
 
 /// The code of the error of a hook whose token another hook has.
 pub(crate) const CONFLICT: &str = "hook_conflict";
@@ -135,11 +141,14 @@ impl HookRecord {
         }
     }
 
-    pub(crate) fn index(&self, abandoned: bool) -> CommandIndex {
+    pub(crate) fn index(&self, interest: Interest) -> CommandIndex {
         let open = self.log == InLog::Active;
-        let wanting = if abandoned { open } else { self.log == InLog::Unknown };
+        let to_append = match interest {
+            Interest::Awaited => self.log == InLog::Unknown,
+            Interest::Abandoned => open,
+        };
         let has_unread = self.log == InLog::Disposed && !self.payloads.is_empty();
-        CommandIndex { open, wanting, has_unread, ..CommandIndex::default() }
+        CommandIndex { open, to_append, has_unread, ..CommandIndex::default() }
     }
 
     pub(crate) fn drafts(&self, id: &Name, drafts: &mut Vec<LogDraft>) {

@@ -22,7 +22,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// At most so many attempts in all; 0 means 1.
+    /// The maximum number of attempts in all; 0 means 1.
     pub const fn times(attempts: u32) -> Self {
         let attempts = if attempts == 0 { 1 } else { attempts };
         Self { attempts, first: Duration::from_secs(1), factor: 2.0, longest: Duration::from_secs(60) }

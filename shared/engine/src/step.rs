@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use crate::{
     Error, Retry, VISIBLE_AFTER_MS,
-    command::CommandIndex,
+    command::{CommandIndex, Interest},
     draft::{draft_error, draft_with, millis},
-    engine::{Tick, later},
+    engine::{Progress, later},
     error::ABANDONED,
     event_router::Answer,
 };
@@ -143,13 +143,13 @@ impl StepRecord {
     }
 
     /// What its future is to do.
-    pub(crate) fn turn(&mut self, Tick { live, clock }: Tick) -> StepTurn {
+    pub(crate) fn turn(&mut self, Progress { caught_up, clock }: Progress) -> StepTurn {
         if let Some(result) = self.result.take() {
             return StepTurn::Return(result);
         }
         match self.local {
             LocalAttempt::Running { .. } => StepTurn::Run,
-            LocalAttempt::None if live && self.starts_at().is_some_and(|at| at <= clock) => {
+            LocalAttempt::None if caught_up && self.starts_at().is_some_and(|at| at <= clock) => {
                 self.local = LocalAttempt::Running { attempt: self.attempt.saturating_add(1), since: clock };
                 self.draws = 0;
                 StepTurn::Start
@@ -165,7 +165,7 @@ impl StepRecord {
         }
     }
 
-    /// The attempt that ran here has come to its end.
+    /// Notes the result of the attempt that ran in this process.
     pub(crate) fn finish(&mut self, result: Result<Value, Error>, retry: &Retry, clock: Millis) {
         let LocalAttempt::Running { attempt, .. } = self.local else { return };
         let end = match result {
@@ -178,15 +178,15 @@ impl StepRecord {
         self.local = LocalAttempt::Finished { attempt, end };
     }
 
-    pub(crate) fn index(&self, abandoned: bool) -> CommandIndex {
+    pub(crate) fn index(&self, interest: Interest) -> CommandIndex {
         let open = matches!(self.log, InLog::Pending | InLog::Running);
-        if abandoned {
-            return CommandIndex { wanting: open, open, ..CommandIndex::default() };
+        if interest == Interest::Abandoned {
+            return CommandIndex { to_append: open, open, ..CommandIndex::default() };
         }
         CommandIndex {
             open,
-            wanting: matches!(self.local, LocalAttempt::Finished { .. }),
-            wanting_at: match self.local {
+            to_append: matches!(self.local, LocalAttempt::Finished { .. }),
+            to_append_at: match self.local {
                 LocalAttempt::Running { attempt, since } if !self.has_logged(attempt) => {
                     Some(since.plus(VISIBLE_AFTER_MS))
                 }

@@ -4,7 +4,7 @@ use ledgerline_event::{LogDraft, LogEvent, Millis, Name, RunEventType};
 use serde_json::{Map, Value};
 
 use crate::{
-    command::CommandIndex,
+    command::{CommandIndex, Interest},
     draft::{draft, draft_with, millis},
     engine::later,
     error::{ABANDONED, TIMEOUT},
@@ -118,14 +118,17 @@ impl WaitRecord {
         }
     }
 
-    pub(crate) fn index(&self, abandoned: bool) -> CommandIndex {
+    pub(crate) fn index(&self, interest: Interest) -> CommandIndex {
         let open = self.log == InLog::Waiting;
-        let wanting = if abandoned { open } else { self.log == InLog::Unknown };
-        let wanting_at = match self.due {
-            Due::At(at) if open && !abandoned => Some(at),
+        let to_append = match interest {
+            Interest::Awaited => self.log == InLog::Unknown,
+            Interest::Abandoned => open,
+        };
+        let to_append_at = match self.due {
+            Due::At(at) if open && interest == Interest::Awaited => Some(at),
             _ => None,
         };
-        CommandIndex { open, wanting, wanting_at, ..CommandIndex::default() }
+        CommandIndex { open, to_append, to_append_at, ..CommandIndex::default() }
     }
 
     /// The events that it wants appended at `now`; `unread` is the event that it gets from an earlier wait.

@@ -31,12 +31,9 @@ impl WakeQueue {
         drop(self.driver.take());
     }
 
-    /// Registers the driver's waker, and wakes the driver at once if a wake came meanwhile. Does nothing if the code no
+    /// Registers the driver's waker, and wakes the driver at once if a wake came meanwhile. Not called if the code no
     /// longer runs.
-    pub(crate) fn end_poll(&self, waker: &Waker, running: bool) {
-        if !running {
-            return;
-        }
+    pub(crate) fn end_poll(&self, waker: &Waker) {
         self.driver.register(waker);
         if self.code_woken.load(Ordering::SeqCst) || !self.woken_steps().is_empty() {
             self.driver.wake();
@@ -142,12 +139,11 @@ mod tests {
         let waker = Waker::from(Arc::clone(&driver));
         queue.begin_poll();
         queue.wake_code();
-        queue.end_poll(&waker, true);
+        queue.end_poll(&waker);
         assert_eq!(driver.0.load(Ordering::SeqCst), 1);
         assert!(queue.take_code_wake() && !queue.take_code_wake());
         queue.begin_poll();
         queue.wake_code();
-        queue.end_poll(&waker, false);
-        assert_eq!(driver.0.load(Ordering::SeqCst), 1, "the code no longer runs");
+        assert_eq!(driver.0.load(Ordering::SeqCst), 1, "no poll has ended since");
     }
 }

@@ -37,7 +37,7 @@ pub struct Event<P = Properties> {
     pub event_type: Name,
     /// When it happened, by the sender's clock.
     pub timestamp: Millis,
-    /// Its origin.
+    /// Where and by what it was emitted.
     #[serde(default)]
     pub context: Context,
     /// The details, by event type.
@@ -65,7 +65,7 @@ pub struct Event<P = Properties> {
     pub received_at: Option<Millis>,
 }
 
-/// The origin of an event. Fields that this struct does not name are kept.
+/// Where and by what an event was emitted. Fields that this struct does not name are kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Context {
@@ -95,12 +95,12 @@ pub struct Context {
     pub other: Map<String, Value>,
 }
 
-/// The subscriptions that an effect of an event names, at most: four times as many as may lead to a start.
+/// The longest `via` that effects carry: 4 × `ledgerline_subscription::MAX_VIA`.
 const VIA_MAX: usize = 32;
 
 impl Context {
-    /// `via` as the effects of this event carry it. An event may come from any sender: entries longer than a name are
-    /// shortened and the newest of too many are left out, so that no effect outgrows the bus by its context.
+    /// `via` as the effects of this event carry it. A sender may put anything into `via`: this shortens entries that are
+    /// longer than a name, and drops the newest of too many, so that no effect is too large for the bus.
     pub fn carried_via(&self) -> Vec<String> {
         let shortened = |via: &String| via[..via.floor_char_boundary(Name::MAX_BYTES)].to_owned();
         self.via.iter().take(VIA_MAX).map(shortened).collect()

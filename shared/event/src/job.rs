@@ -79,13 +79,13 @@ impl JobState {
 
 /// The state of a job with `failed` failed tasks and `active` tasks that are pending or processing. A completed job stays
 /// completed.
-pub const fn job_state(completed: bool, failed: u64, active: u64) -> JobState {
-    match (completed, failed > 0, active > 0) {
-        (true, true | false, true | false) => JobState::Completed,
-        (false, true, true) => JobState::Failing,
-        (false, true, false) => JobState::Failed,
+pub const fn job_state(completed_at: Option<Millis>, failed: u64, active: u64) -> JobState {
+    match (completed_at, failed > 0, active > 0) {
+        (Some(_), true | false, true | false) => JobState::Completed,
+        (None, true, true) => JobState::Failing,
+        (None, true, false) => JobState::Failed,
         // Between a task's end and the start of its children no task may be active.
-        (false, false, true | false) => JobState::Running,
+        (None, false, true | false) => JobState::Running,
     }
 }
 
@@ -264,7 +264,7 @@ impl JobHistory {
         }
         let total = self.total();
         let waiting = total - pending - processing - completed - failed;
-        let state = job_state(self.completed_at.is_some(), failed, pending + processing);
+        let state = job_state(self.completed_at, failed, pending + processing);
         JobProgress { state, total, waiting, pending, processing, completed, failed }
     }
 

@@ -5,26 +5,37 @@
 //! error. Details that cannot be read are missing, and the event still counts; [`read_draft`] checks the details before
 //! they are appended.
 
-/// States of one kind of entity.
+/// The states of one kind of entity: the open ones, and the terminal ones, which no state can follow.
 macro_rules! states {
-    ($(#[$doc:meta])* $name:ident { $($state:ident $text:literal $terminal:literal $about:literal,)* }) => {
+    (
+        $(#[$doc:meta])* $name:ident {
+            open { $($open:ident $open_text:literal $open_about:literal,)* }
+            terminal { $($terminal:ident $terminal_text:literal $terminal_about:literal,)* }
+        }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "lowercase")]
-        pub enum $name { $(#[doc = $about] $state,)* }
+        pub enum $name { $(#[doc = $open_about] $open,)* $(#[doc = $terminal_about] $terminal,)* }
 
         impl $name {
             /// Every state.
-            pub const ALL: &'static [Self] = &[$(Self::$state),*];
+            pub const ALL: &'static [Self] = &[$(Self::$open,)* $(Self::$terminal,)*];
 
             /// As it is written.
             pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$state => $text,)* }
+                match self {
+                    $(Self::$open => $open_text,)*
+                    $(Self::$terminal => $terminal_text,)*
+                }
             }
 
             /// Whether no state can follow.
             pub const fn is_terminal(self) -> bool {
-                match self { $(Self::$state => $terminal,)* }
+                match self {
+                    $(Self::$open => false,)*
+                    $(Self::$terminal => true,)*
+                }
             }
 
             /// Reads a state as [`as_str`](Self::as_str) writes it.
@@ -68,11 +79,15 @@ use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 states! {
     /// The state of a run.
     RunState {
-        Pending "pending" false "It was created, and no runner has started it.",
-        Running "running" false "A runner has started it.",
-        Completed "completed" true "It ended with an output.",
-        Failed "failed" true "It ended with an error.",
-        Cancelled "cancelled" true "A cancel request ended it.",
+        open {
+            Pending "pending" "It was created, and no runner has started it.",
+            Running "running" "A runner has started it.",
+        }
+        terminal {
+            Completed "completed" "It ended with an output.",
+            Failed "failed" "It ended with an error.",
+            Cancelled "cancelled" "A cancel request ended it.",
+        }
     }
 }
 

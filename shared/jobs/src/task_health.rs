@@ -1,4 +1,4 @@
-//! How the tasks that are being worked on fare, looked at once a minute.
+//! Checks the health of running tasks once a minute.
 //!
 //! Only tenants with a mark are looked at, and of them only the list of tasks under way: a check costs in proportion to
 //! those. The list is derived and a moment behind. It says where to look; whether a task is taken from its worker is
@@ -18,7 +18,7 @@ use ledgerline_event::{
 };
 use ledgerline_ledger::{Emitter, telemetry::Metrics};
 use ledgerline_store::{
-    BusyMark, BusyMarks, ControlTable, HealthPlace, HealthPlaces, Payloads,
+    BusyMark, BusyMarks, ControlTable, HealthCheckCursor, HealthCheckCursors, Payloads,
     keys::{self, ControlKey},
 };
 use tokio::time::{Instant, timeout_at};
@@ -31,7 +31,9 @@ use self::{
 };
 use crate::Tasks;
 use crate::tasks::seal;
-use ledgerline_outbox::{Claimed, ComponentError, Course, Effects, Outbox, PendingEffects, Sweeper, around};
+use ledgerline_outbox::{
+    Claimed, ComponentError, Effects, Outbox, PendingEffects, SweepProgress, Sweeper, rotate_after,
+};
 
 /// How often tasks are looked at.
 const MINUTE_MS: u64 = 60_000;
@@ -48,7 +50,7 @@ const BUDGET: Duration = Duration::from_secs(75);
 /// The check of a tenant that takes this much longer than the time of all is given up.
 const OVERRUN: Duration = Duration::from_secs(10);
 
-/// How often a check writes how far it is.
+/// How often a check stores its position.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 /// The health check.
@@ -56,7 +58,7 @@ const NOTED_EVERY: Duration = Duration::from_secs(5);
 #[allow(missing_docs)]
 pub struct Health {
     pub busy: BusyMarks,
-    pub places: HealthPlaces,
+    pub places: HealthCheckCursors,
     pub payloads: Payloads,
     pub emitter: Emitter,
     pub metrics: Metrics,
@@ -81,6 +83,13 @@ pub struct HealthChecked {
     pub trouble: usize,
 }
 
+/// Whether the table may hold the place where a check stopped.
+#[derive(Clone, Copy)]
+enum StoredPlace {
+    Present,
+    Absent,
+}
+
 /// The same of one tenant.
 #[derive(Default)]
 struct TenantChecked {
@@ -101,7 +110,7 @@ impl Health {
         tasks: Tasks,
         outbox: Outbox,
     ) -> Self {
-        let (busy, places) = (BusyMarks::new(control.clone()), HealthPlaces::new(control));
+        let (busy, places) = (BusyMarks::new(control.clone()), HealthCheckCursors::new(control));
         Self { busy, places, payloads, emitter, metrics, ledger_flag, tasks, outbox }
     }
 
@@ -120,12 +129,12 @@ impl Health {
     ) -> Result<HealthChecked, ComponentError> {
         let marks: Vec<BusyMark> = self.busy.all().await?;
         let stored = self.places.get().await?;
-        let mut is_stored = stored.is_some();
+        let mut place_stored = if stored.is_some() { StoredPlace::Present } else { StoredPlace::Absent };
         let anywhere = || marks.get(fastrand::usize(..marks.len().max(1))).map(|mark| mark.tenant.clone());
         let after = stored.map(|place| place.after).or_else(anywhere);
-        let marks = around(marks, after.as_deref(), |mark| mark.tenant.as_str());
+        let marks = rotate_after(marks, after.as_deref(), |mark| mark.tenant.as_str());
         let mut all = HealthChecked { tenants: marks.len(), ..HealthChecked::default() };
-        let mut course = Course::new(marks.iter().map(|mark| mark.tenant.clone()).collect());
+        let mut course = SweepProgress::new(marks.iter().map(|mark| mark.tenant.clone()).collect());
         let mut waiting = marks.into_iter().enumerate();
         let mut checks = FuturesUnordered::new();
         let mut alerts = Vec::new();
@@ -152,35 +161,37 @@ impl Health {
                     alerts.extend(checked.alert);
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(tenant, %error, "the tenant's tasks were not checked; the next check comes back to them");
+                    tracing::error!(tenant, %error, "the tenant's tasks were not checked; the next check retries");
                     all.trouble += 1;
                 }
                 Err(_) => {
                     tracing::error!(
                         tenant,
-                        "checking the tenant's tasks took too long; the next check comes back to them"
+                        "checking the tenant's tasks took too long; the next check retries"
                     );
                     all.trouble += 1;
                 }
             }
-            // A check that is killed is followed from there.
-            if noted.elapsed() >= NOTED_EVERY && !course.is_over() {
-                is_stored |= course.place().is_some();
-                if let Err(error) = self.note_place(&course, is_stored).await {
-                    tracing::warn!(%error, "it is not written how far the check is");
+            // If this check is killed, the next one continues from the place stored here.
+            if noted.elapsed() >= NOTED_EVERY && !course.is_complete() {
+                if course.resume_after().is_some() {
+                    place_stored = StoredPlace::Present;
+                }
+                if let Err(error) = self.note_place(&course, place_stored).await {
+                    tracing::warn!(%error, "could not store the position of the health check");
                 }
                 noted = Instant::now();
             }
         }
-        // Before what follows, in which the check may be killed.
-        let placed = self.note_place(&course, is_stored).await;
+        // Store the place now: the check may be killed in what follows.
+        let placed = self.note_place(&course, place_stored).await;
         match self.enqueue_untaken(deadline).await {
             Ok((enqueued, trouble)) => {
                 all.enqueued_again = enqueued;
                 all.trouble += trouble;
             }
             Err(error) => {
-                tracing::error!(%error, "tasks that no worker takes were not looked at; the next check comes back to them");
+                tracing::error!(%error, "tasks that no worker takes were not checked; the next check retries");
                 all.trouble += 1;
             }
         }
@@ -205,12 +216,19 @@ impl Health {
         Ok(all)
     }
 
-    /// Writes down where the next check goes on; after a whole round, that it begins anywhere.
-    async fn note_place(&self, course: &Course<String>, was_stored: bool) -> Result<(), ComponentError> {
-        match course.place().filter(|_| !course.is_over()) {
-            Some(after) => Ok(self.places.put(&HealthPlace { after: after.clone() }).await?),
-            None if was_stored => Ok(self.places.remove().await?),
-            None => Ok(()),
+    /// Stores where the next check continues. After a whole round it removes that place, if there is one: the next check
+    /// begins anywhere.
+    async fn note_place(
+        &self,
+        course: &SweepProgress<String>,
+        stored: StoredPlace,
+    ) -> Result<(), ComponentError> {
+        match course.resume_after().filter(|_| !course.is_complete()) {
+            Some(after) => Ok(self.places.put(&HealthCheckCursor { after: after.clone() }).await?),
+            None => match stored {
+                StoredPlace::Present => Ok(self.places.remove().await?),
+                StoredPlace::Absent => Ok(()),
+            },
         }
     }
 
@@ -235,7 +253,7 @@ impl Health {
                 Checked { task, health, lost }
             })
             .collect();
-        // People hear of what is wrong also while the bus takes nothing.
+        // Operators are alerted even if the event bus fails.
         let emitted = self.emit_check(tenant, &checked, found.tasks, now).await;
         found.alert = self.alert_changes(tenant, &mut mark, &checked, now).await?;
         emitted?;
@@ -268,9 +286,9 @@ impl Health {
         if checked.is_empty() {
             return Ok(());
         }
-        let emitter = self.emitter.within(|origin| {
-            origin.tenant = tenant.clone();
-            origin.context.origin = Some("health-check".into());
+        let emitter = self.emitter.with_scope(|scope| {
+            scope.tenant = tenant.clone();
+            scope.context.origin = Some("health-check".into());
         });
         let tasks = checked.iter().map(|checked| checked.health.clone()).collect();
         let event = seal(&emitter, tenant, TaskHealthCheck { summary, tasks }).await?;
@@ -279,8 +297,8 @@ impl Health {
         Ok(())
     }
 
-    /// Claims an alert about what has changed, and then remembers what it tells. If the process dies between the
-    /// two, the next check tells it again. Answers the alert, for the caller to send when nothing waits for it.
+    /// Claims an alert about what has changed, and then stores what operators know by it. If the process dies between the
+    /// two, the next check tells it again. Returns the alert, which the caller sends after everything else.
     async fn alert_changes(
         &self,
         tenant: &Name,

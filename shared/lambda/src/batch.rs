@@ -3,7 +3,7 @@
 use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::{LambdaEvent, service_fn};
 
-/// Answers batches of a queue for as long as Lambda sends some.
+/// Handles batches of a queue for as long as Lambda sends some.
 pub async fn serve_queue<F>(handle: impl Fn(SqsEvent) -> F) -> Result<(), lambda_runtime::Error>
 where
     F: Future<Output = SqsBatchResponse>,
@@ -15,7 +15,7 @@ where
     .await
 }
 
-/// Says that a message is not done and has to come again.
+/// The answer for a message that is not done: the queue delivers it again.
 pub fn item_failure(message: &SqsMessage) -> BatchItemFailure {
     let mut failure = BatchItemFailure::default();
     failure.item_identifier = message.message_id.clone().unwrap_or_default();

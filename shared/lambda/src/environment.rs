@@ -56,7 +56,7 @@ impl Environment {
         Drainers::parse(&optional("DRAINERS").unwrap_or_default())
     }
 
-    /// Options without a Slack and with the built-in drainers only.
+    /// Reads the queue URLs. Slack is off and drainers are the built-in ones: override where needed.
     pub fn stage_options(&self, metrics: Metrics) -> Result<StageOptions, lambda_runtime::Error> {
         Ok(StageOptions {
             queues: QueueUrls {
@@ -72,7 +72,7 @@ impl Environment {
         })
     }
 
-    /// What the function works with.
+    /// Wires the components of the stage.
     pub fn stage(&self, options: StageOptions) -> Result<Stage, Invalid> {
         Stage::new(&self.clients, &self.names, options)
     }

@@ -16,15 +16,15 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// When the function begins nothing more: `reserve` before the invocation ends. A short invocation keeps three quarters of
-    /// its time.
+    /// The time from which the function begins nothing more: `reserve` before the invocation ends, but a quarter of the time
+    /// that is left at most.
     pub fn deadline(&self, reserve: Duration) -> Instant {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Instant::now() + usable(Duration::from_millis(self.ends_at).saturating_sub(now), reserve)
     }
 }
 
-/// Answers invocations for as long as Lambda sends some.
+/// Handles invocations for as long as Lambda sends some.
 pub async fn serve<F, A, E>(handle: impl Fn(Invocation) -> F) -> Result<(), lambda_runtime::Error>
 where
     F: Future<Output = Result<A, E>>,

@@ -125,12 +125,12 @@ impl<P> Draft<P> {
 
     /// The event as it will be sent, before any overflow.
     pub fn build(self) -> Result<Event<P>, Invalid> {
-        let origin = self.emitter.origin();
+        let scope = self.emitter.scope();
         let (entity_type, entity_id) =
             self.entity.ok_or_else(|| Invalid::new("entityId", "is missing: say what the event is about"))?;
         let app_name = match self.app {
             Some(app) => Name::new("app", app)?,
-            None => origin.app.clone(),
+            None => scope.app.clone(),
         };
         let timestamp = self.at.unwrap_or_else(|| self.emitter.now());
         let ahead = timestamp.get().saturating_sub(self.emitter.now().get());
@@ -138,23 +138,23 @@ impl<P> Draft<P> {
             let reason = format!("is {ahead} ms in the future; at most {MAX_AHEAD_MS} are allowed");
             return Err(Invalid::new("timestamp", reason));
         }
-        let event_id = self.event_id.unwrap_or_else(|| self.emitter.next_event_id());
-        let attempt = self.attempt.or(origin.context.attempt);
+        let event_id = self.event_id.unwrap_or_else(|| self.emitter.next_ordered_event_id());
+        let attempt = self.attempt.or(scope.context.attempt);
         Ok(Event {
             event_id,
-            tenant_id: origin.tenant.clone(),
+            tenant_id: scope.tenant.clone(),
             app_name,
             entity_type: Name::new("entityType", entity_type)?,
             entity_id: Name::new("entityId", entity_id)?,
             event_type: Name::new("eventType", self.event_type)?,
             timestamp,
-            context: Context { attempt, ..origin.context.clone() },
+            context: Context { attempt, ..scope.context.clone() },
             properties: self.properties,
             idempotency_key: text("idempotencyKey", self.idempotency_key)?,
-            caused_by: text("causedBy", self.caused_by.or_else(|| origin.caused_by.clone()))?,
+            caused_by: text("causedBy", self.caused_by.or_else(|| scope.caused_by.clone()))?,
             workflow_run_id: text(
                 "workflowRunId",
-                self.workflow_run_id.or_else(|| origin.workflow_run_id.clone()),
+                self.workflow_run_id.or_else(|| scope.workflow_run_id.clone()),
             )?,
             source_system: text("sourceSystem", self.source_system)?,
             sequence_no: self.sequence_no,

@@ -25,29 +25,29 @@ pub const DETAIL_TYPE: &str = "log-event";
 const MAX_ENTRIES: usize = 10;
 /// …and this many bytes, with some room for how it counts them.
 const MAX_BYTES: usize = 950_000;
-/// Attempts at one entry that the bus did not take, and that it does not throttle.
+/// Attempts per entry after errors other than throttling.
 const ATTEMPTS: u32 = 5;
 
-/// Who emits, and in what context: the part that is the same for many events.
+/// What is the same for every event of an [`Emitter`].
 #[derive(Clone, Debug)]
-pub struct Origin {
-    /// Whose events they are.
+pub struct EmitScope {
+    /// The tenant whose events they are.
     pub tenant: Name,
-    /// The application that emits.
+    /// The application that emits them.
     pub app: Name,
-    /// Where they come from; `via` included.
+    /// Where and by what they are emitted; `via` included.
     pub context: Context,
-    /// What led to them.
+    /// What caused them.
     pub caused_by: Option<String>,
-    /// The run they belong to.
+    /// The run that they belong to.
     pub workflow_run_id: Option<String>,
 }
 
-/// Emits events in one context. Cheap to clone.
+/// Emits events in one scope. Cheap to clone.
 #[derive(Clone)]
 pub struct Emitter {
     bus: Arc<Bus>,
-    origin: Arc<Origin>,
+    scope: Arc<EmitScope>,
 }
 
 struct Bus {
@@ -94,30 +94,30 @@ impl Emitter {
                 clock,
                 last_id: Mutex::new(Ulid::nil()),
             }),
-            origin: Arc::new(Origin { tenant, app, context, caused_by: None, workflow_run_id: None }),
+            scope: Arc::new(EmitScope { tenant, app, context, caused_by: None, workflow_run_id: None }),
         }
     }
 
-    /// The context that events get.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
+    /// What every event of this emitter gets.
+    pub fn scope(&self) -> &EmitScope {
+        &self.scope
     }
 
-    /// The same bus in another context.
-    pub fn within(&self, change: impl FnOnce(&mut Origin)) -> Self {
-        let mut origin = Origin::clone(&self.origin);
-        change(&mut origin);
-        Self { bus: self.bus.clone(), origin: Arc::new(origin) }
+    /// An emitter on the same bus, with the scope that `change` makes of this one's.
+    pub fn with_scope(&self, change: impl FnOnce(&mut EmitScope)) -> Self {
+        let mut scope = EmitScope::clone(&self.scope);
+        change(&mut scope);
+        Self { bus: self.bus.clone(), scope: Arc::new(scope) }
     }
 
-    /// The context of handling `event`: what is emitted there was caused by it, belongs to the
-    /// same tenant and run, and came the same way.
+    /// An emitter for what follows from `event`: its events name `event` as their cause, belong to the same tenant and
+    /// run, and carry its `via`.
     pub fn handling<P>(&self, event: &Event<P>) -> Self {
-        self.within(|origin| {
-            origin.tenant = event.tenant_id.clone();
-            origin.caused_by = Some(format!("event:{}:{}", event.event_type, event.event_id));
-            origin.workflow_run_id = event.workflow_run_id.clone();
-            origin.context.via = event.context.carried_via();
+        self.with_scope(|scope| {
+            scope.tenant = event.tenant_id.clone();
+            scope.caused_by = Some(format!("event:{}:{}", event.event_type, event.event_id));
+            scope.workflow_run_id = event.workflow_run_id.clone();
+            scope.context.via = event.context.carried_via();
         })
     }
 
@@ -136,8 +136,9 @@ impl Emitter {
         (self.bus.clock)()
     }
 
-    /// Ids of one process rise, also within a millisecond, so that its events keep their order.
-    pub(crate) fn next_event_id(&self) -> Name {
+    /// An event id that sorts after every id that this emitter has made before, also within a millisecond: its events
+    /// keep their order. [`new_event_id`](Self::new_event_id) keeps no order.
+    pub(crate) fn next_ordered_event_id(&self) -> Name {
         let fresh = Ulid::from_parts(self.now().get(), random());
         let Ok(mut last) = self.bus.last_id.lock() else { return Kind::Event.id(fresh) };
         let next = match last.increment() {
@@ -148,53 +149,53 @@ impl Emitter {
         Kind::Event.id(next)
     }
 
-    /// Sends many events; the fate of each is in its place.
+    /// Sends many events. Returns one result per draft, in the same order.
     pub async fn emit_all<P: Serialize + Send + Sync>(
         &self,
         drafts: Vec<Draft<P>>,
     ) -> Vec<Result<Name, EmitError>> {
         let prepared =
             join_all(drafts.into_iter().map(|draft| async { self.seal(draft.build()?).await })).await;
-        let mut fates: Vec<Option<Result<Name, EmitError>>> = Vec::with_capacity(prepared.len());
+        let mut results: Vec<Option<Result<Name, EmitError>>> = Vec::with_capacity(prepared.len());
         let mut sendable = Vec::new();
         for (position, entry) in prepared.into_iter().enumerate() {
             match entry {
                 Ok(entry) => {
                     sendable.push((position, entry));
-                    fates.push(None);
+                    results.push(None);
                 }
-                Err(error) => fates.push(Some(Err(error))),
+                Err(error) => results.push(Some(Err(error))),
             }
         }
-        for (position, fate) in self.send_batches(sendable).await {
-            fates[position] = Some(fate);
+        for (position, result) in self.send_batches(sendable).await {
+            results[position] = Some(result);
         }
         let lost =
             || Err(EmitError::NotAccepted { code: "Lost".into(), message: "the bus gave no answer".into() });
-        fates.into_iter().map(|fate| fate.unwrap_or_else(lost)).collect()
+        results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
     }
 
     /// Sends events that were sealed before, in their order, as full batches; the first one that the
     /// bus does not take is the error.
     pub async fn send_sealed(&self, events: Vec<SealedEvent>) -> Result<(), EmitError> {
-        let fates = self.send_batches(events.into_iter().enumerate().collect()).await;
-        fates.into_iter().try_for_each(|(_, fate)| fate.map(|_| ()))
+        let results = self.send_batches(events.into_iter().enumerate().collect()).await;
+        results.into_iter().try_for_each(|(_, result)| result.map(|_| ()))
     }
 
     async fn send_batches(&self, events: Vec<(usize, SealedEvent)>) -> Vec<(usize, Result<Name, EmitError>)> {
-        let mut fates = Vec::with_capacity(events.len());
+        let mut results = Vec::with_capacity(events.len());
         for batch in batches(events) {
-            fates.extend(self.send(batch).await);
+            results.extend(self.send(batch).await);
         }
-        fates
+        results
     }
 
-    /// A new id of an event that no other has.
+    /// A new event id that nothing else has. Two of one millisecond are in no order.
     pub fn new_event_id(&self) -> Name {
         self.new_id(Kind::Event)
     }
 
-    /// A new id of `kind` that no other has.
+    /// A new id of `kind` that nothing else has. Two of one millisecond are in no order.
     pub fn new_id(&self, kind: Kind) -> Name {
         kind.id(Ulid::from_parts(self.now().get(), random()))
     }
@@ -220,8 +221,7 @@ impl Emitter {
             let body =
                 serde_json::to_vec(&moved).map_err(|error| Invalid::new("properties", error.to_string()))?;
             if !self.bus.payloads.put_once(&marker.key, body).await.map_err(EmitError::Overflow)? {
-                let reason =
-                    format!("{event_id} has a payload of other content: it is taken by another event");
+                let reason = format!("event id {event_id} is already used by an event with other content");
                 return Err(Invalid::new("eventId", reason).into());
             }
         }
@@ -235,9 +235,9 @@ impl Emitter {
         let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {
             let mut answer = answer;
             let (mut attempt, mut retries) = (1, RequestRetry::default());
-            while let Err(refused) = &answer {
+            while let Err(error) = &answer {
                 let chance = fastrand::f64();
-                let pause = match refused.fault {
+                let pause = match error.fault {
                     Fault::Throttled => retries.pause(RetryCause::Throttled, chance),
                     Fault::Unavailable if attempt < ATTEMPTS => Some(backoff(attempt).mul_f64(chance)),
                     _ => None,
@@ -247,35 +247,38 @@ impl Emitter {
                 attempt += 1;
                 answer = self.put([&entry]).await.pop().unwrap_or(answer);
             }
-            let fate = answer
+            let result = answer
                 .map(|()| entry.event_id)
-                .map_err(|refused| EmitError::NotAccepted { code: refused.code, message: refused.message });
-            (position, fate)
+                .map_err(|error| EmitError::NotAccepted { code: error.code, message: error.message });
+            (position, result)
         });
         join_all(retried).await
     }
 
-    async fn put<'a>(&self, entries: impl IntoIterator<Item = &'a SealedEvent>) -> Vec<Result<(), Refused>> {
+    async fn put<'a>(
+        &self,
+        entries: impl IntoIterator<Item = &'a SealedEvent>,
+    ) -> Vec<Result<(), EntryError>> {
         let entries: Vec<_> = entries.into_iter().map(|entry| entry.request(&self.bus.name)).collect();
         let count = entries.len();
         match self.bus.events.put_events().set_entries(Some(entries)).send().await {
             Ok(answer) => {
-                let mut fates: Vec<_> = answer
+                let mut results: Vec<_> = answer
                     .entries()
                     .iter()
                     .map(|entry| match entry.error_code() {
                         None => Ok(()),
-                        Some(code) => Err(Refused::entry(code, entry.error_message())),
+                        Some(code) => Err(EntryError::entry(code, entry.error_message())),
                     })
                     .collect();
-                fates.resize_with(count, || {
-                    Err(Refused::entry("InternalFailure", Some("no answer for the entry")))
+                results.resize_with(count, || {
+                    Err(EntryError::entry("InternalFailure", Some("no answer for the entry")))
                 });
-                fates
+                results
             }
             Err(error) => {
                 let error = StoreError::new("PutEvents", error);
-                (0..count).map(|_| Err(Refused::request(&error))).collect()
+                (0..count).map(|_| Err(EntryError::request(&error))).collect()
             }
         }
     }
@@ -315,13 +318,13 @@ impl SealedEvent {
 }
 
 #[derive(Debug)]
-struct Refused {
+struct EntryError {
     code: String,
     message: String,
     fault: Fault,
 }
 
-impl Refused {
+impl EntryError {
     fn entry(code: &str, message: Option<&str>) -> Self {
         let fault = match code {
             "ThrottlingException" => Fault::Throttled,
@@ -401,7 +404,7 @@ fn random() -> u128 {
 
 impl std::fmt::Debug for Emitter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Emitter").field("bus", &self.bus.name).field("origin", &self.origin).finish()
+        f.debug_struct("Emitter").field("bus", &self.bus.name).field("scope", &self.scope).finish()
     }
 }
 

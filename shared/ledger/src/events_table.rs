@@ -21,8 +21,8 @@ use ledgerline_event::{
 use ledgerline_store::{Fault, IdempotencyMarkers, Item, Marker, StoreError, build_error, item_of, text};
 use serde::Serialize;
 
-/// Before every sort key; DynamoDB compares with no empty text.
-const BEGINNING: &str = "T";
+/// Sorts before every sort key (`TIMESTAMP#…`). DynamoDB refuses empty key values.
+const BEFORE_FIRST: &str = "T";
 
 /// The events table.
 #[derive(Clone, Debug)]
@@ -48,31 +48,32 @@ pub(crate) enum MarkedPut {
     /// The event's place is taken; the event that is there, if the answer has it.
     PlaceTaken(Option<Box<Event>>),
     /// Another event has the key.
-    KeyTaken(Refusing),
-    /// Neither is written, and the same request may succeed later if waiting helps against this error.
-    Hindered(StoreError),
+    KeyTaken(ExistingMarker),
+    /// Neither is written, or the outcome is unknown. The same request may be repeated.
+    Retryable(StoreError),
 }
 
-/// The marker that refused another.
+/// The marker that holds an idempotency key already.
 #[derive(Debug)]
-pub(crate) enum Refusing {
-    /// This one.
-    Marker(Marker),
-    /// The answer does not have it. If it is not in the table either, it expired between two requests: this error then says so.
-    Unknown(StoreError),
+pub(crate) enum ExistingMarker {
+    /// DynamoDB returned it.
+    Known(Marker),
+    /// DynamoDB did not return it: read it. If it is not in the table either, it expired between two requests, and the
+    /// caller repeats the request as after this error.
+    NotReturned(StoreError),
 }
 
 /// An event as it is stored.
 pub(crate) struct EventRow(Item);
 
-/// Where a read of an index stopped.
-pub(crate) struct ReadKey(HashMap<String, String>);
+/// The key after which the next read of an index starts.
+pub(crate) struct StartKey(HashMap<String, String>);
 
 /// Some rows of an index.
 pub(crate) struct IndexRows {
     pub(crate) rows: Vec<EventRow>,
     /// Where to read on; `None` at the end.
-    pub(crate) next: Option<ReadKey>,
+    pub(crate) next: Option<StartKey>,
 }
 
 /// What to read of an index.
@@ -82,7 +83,7 @@ pub(crate) struct IndexRead<'a> {
     pub(crate) only_tenant: Option<&'a str>,
     pub(crate) oldest_first: bool,
     pub(crate) limit: i32,
-    pub(crate) start: Option<ReadKey>,
+    pub(crate) start: Option<StartKey>,
 }
 
 /// What became of looking for an event by its id.
@@ -92,8 +93,8 @@ pub enum Found {
     At(String),
     /// The tenant has no such event.
     Nowhere,
-    /// It is not among the newest events, down to this place; what lies before was not read.
-    NotSince(String),
+    /// The search was not over when it reached its limit. It read the events from this place on, and not the older ones.
+    NotReached(String),
 }
 
 impl EventRow {
@@ -113,7 +114,7 @@ impl EventRow {
     }
 }
 
-impl ReadKey {
+impl StartKey {
     /// The key with these attributes.
     pub(crate) fn new(attributes: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         Self(attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
@@ -190,7 +191,7 @@ impl EventsTable {
             Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                 cancelled.cancellation_reasons.clone().unwrap_or_default()
             }
-            _ => return Ok(MarkedPut::Hindered(StoreError::new("TransactWriteItems", error))),
+            _ => return Ok(MarkedPut::Retryable(StoreError::new("TransactWriteItems", error))),
         };
         let failed = |position: usize| {
             reasons.get(position).filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
@@ -199,10 +200,10 @@ impl EventsTable {
         if let Some(reason) = failed(0) {
             return Ok(MarkedPut::PlaceTaken(stored(reason.item.clone())?));
         }
-        let Some(reason) = failed(1) else { return Ok(MarkedPut::Hindered(cancelled(&reasons, error))) };
+        let Some(reason) = failed(1) else { return Ok(MarkedPut::Retryable(cancelled(&reasons, error))) };
         Ok(MarkedPut::KeyTaken(match reason.item.clone() {
-            Some(item) => Refusing::Marker(IdempotencyMarkers::read(item)?),
-            None => Refusing::Unknown(cancelled(&reasons, error)),
+            Some(item) => ExistingMarker::Known(IdempotencyMarkers::read(item)?),
+            None => ExistingMarker::NotReturned(cancelled(&reasons, error)),
         }))
     }
 
@@ -224,7 +225,7 @@ impl EventsTable {
             .scan_index_forward(oldest_first)
             .consistent_read(range.index == Index::Base)
             .limit(limit)
-            .set_exclusive_start_key(start.map(ReadKey::into_item));
+            .set_exclusive_start_key(start.map(StartKey::into_item));
         if let Some(tenant) = only_tenant {
             request = request
                 .filter_expression("tenantId = :tenant")
@@ -233,7 +234,7 @@ impl EventsTable {
         let answer = request.send().await.map_err(|error| StoreError::new("Query", error))?;
         Ok(IndexRows {
             rows: answer.items.unwrap_or_default().into_iter().map(EventRow).collect(),
-            next: answer.last_evaluated_key.map(ReadKey::of),
+            next: answer.last_evaluated_key.map(StartKey::of),
         })
     }
 
@@ -245,9 +246,9 @@ impl EventsTable {
         limit: i32,
     ) -> Result<(Vec<EventRow>, bool), StoreError> {
         let answer = self
-            .tenant(tenant)
+            .tenant_query(tenant)
             .key_condition_expression("PK = :pk AND SK > :after")
-            .expression_attribute_values(":after", text(if after.is_empty() { BEGINNING } else { after }))
+            .expression_attribute_values(":after", text(if after.is_empty() { BEFORE_FIRST } else { after }))
             .limit(limit)
             .send()
             .await
@@ -259,7 +260,7 @@ impl EventsTable {
     /// The place of a tenant's last event before `place`.
     pub(crate) async fn before(&self, tenant: &str, place: &str) -> Result<Option<String>, StoreError> {
         let answer = self
-            .tenant(tenant)
+            .tenant_query(tenant)
             .key_condition_expression("PK = :pk AND SK < :place")
             .expression_attribute_values(":place", text(place))
             .projection_expression("SK")
@@ -323,20 +324,20 @@ impl EventsTable {
             if let Some(reached) = page.last_evaluated_key.as_ref().and_then(sort_key)
                 && read == max_pages
             {
-                return Ok(Found::NotSince(reached));
+                return Ok(Found::NotReached(reached));
             }
         }
         Ok(Found::Nowhere)
     }
 
     fn between(&self, tenant: &str, from: &str, to: &str) -> QueryFluentBuilder {
-        self.tenant(tenant)
+        self.tenant_query(tenant)
             .key_condition_expression("PK = :pk AND SK BETWEEN :from AND :to")
             .expression_attribute_values(":from", text(from))
             .expression_attribute_values(":to", text(to))
     }
 
-    fn tenant(&self, tenant: &str) -> QueryFluentBuilder {
+    fn tenant_query(&self, tenant: &str) -> QueryFluentBuilder {
         self.dynamo
             .query()
             .table_name(&self.name)
@@ -360,7 +361,7 @@ fn cancelled(
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"));
     let message = invalid.and_then(|reason| reason.message()).map(str::to_owned);
     let mut failure = StoreError::new("TransactWriteItems", error);
-    if failure.fault == Fault::Refused {
+    if failure.fault == Fault::ConditionFailed {
         // The marker expired between two requests: its key is free.
         failure.fault = Fault::Conflict;
     }

@@ -1,6 +1,6 @@
 //! Reading events back: one typed query for the tenant's own time line and for each of the
 //! seven indexes, in both directions, over all pages, with overflow restored. A query always
-//! knows its tenant, and what belongs to another is never answered.
+//! knows its tenant, and it never returns an event of another.
 
 use aws_sdk_dynamodb::Client;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use ledgerline_store::{Payloads, StoreError};
 
-use crate::events_table::{EventsTable, IndexRead, IndexRows, ReadKey};
+use crate::events_table::{EventsTable, IndexRead, IndexRows, StartKey};
 
-/// So many pages without a full answer, and the caller gets a cursor instead of more waiting.
+/// A query that has read this many pages returns what it has found and a cursor, even if it is fewer than `limit`.
 const MAX_PAGES: usize = 10;
 /// Rows of one read where many may be passed over.
 const ROWS_PER_READ: i32 = 1_000;
@@ -24,19 +24,19 @@ const MAX_PAGE_BYTES: usize = 3_000_000;
 /// Payloads that are fetched at the same time.
 const RESTORED_AT_ONCE: usize = 4;
 
-/// In which direction.
+/// The order of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As it happened.
+    /// In the order in which they happened.
     OldestFirst,
     /// The newest first.
     NewestFirst,
 }
 
-/// What is asked for.
+/// Which events to read, and in which order.
 #[derive(Clone, Copy)]
 pub struct EventQuery<'a> {
-    /// Whose events.
+    /// The tenant whose events they are.
     pub tenant: &'a Name,
     /// Which of them, and through which index.
     pub scope: Scope<'a>,
@@ -46,7 +46,7 @@ pub struct EventQuery<'a> {
     pub until: Millis,
     /// In which direction.
     pub order: Order,
-    /// What no index answers is looked at event by event.
+    /// Keeps an event if it returns `true`: for conditions that no index answers.
     pub keep: Option<&'a (dyn Fn(&Event) -> bool + Sync)>,
 }
 
@@ -57,22 +57,22 @@ impl<'a> EventQuery<'a> {
     }
 }
 
-/// Some of the answer.
+/// One page of the events that a query finds.
 #[derive(Debug)]
 pub struct Page {
     /// Whole events.
     pub items: Vec<Event>,
-    /// Where to go on; `None` at the end.
+    /// Where the next page begins; `None` at the end.
     pub cursor: Option<String>,
 }
 
-/// Why there is no answer.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// Not a cursor that this query gave.
+    /// The caller gave a cursor that is not from this query.
     #[error("cursor: {0}")]
     Cursor(&'static str),
-    /// The store did not answer.
+    /// A request to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -91,7 +91,7 @@ impl Reader {
         Self { events: EventsTable::new(dynamo, table), payloads, rows_per_read: ROWS_PER_READ }
     }
 
-    /// The same with smaller reads: an answer then needs many of them, as it does over a large table.
+    /// The same with smaller reads, so that a test needs many of them, as a large table does.
     pub fn reading_at_most(self, rows_per_read: i32) -> Self {
         Self { rows_per_read, ..self }
     }
@@ -167,7 +167,7 @@ impl Reader {
         &self,
         query: &EventQuery<'_>,
         range: &Range,
-        start: Option<ReadKey>,
+        start: Option<StartKey>,
         limit: usize,
     ) -> Result<IndexRows, StoreError> {
         let read = IndexRead {
@@ -260,7 +260,7 @@ impl Position {
     }
 
     /// The rest of the range, and the key to start after.
-    fn resume(self, query: &EventQuery<'_>) -> Result<(Range, Option<ReadKey>), QueryError> {
+    fn resume(self, query: &EventQuery<'_>) -> Result<(Range, Option<StartKey>), QueryError> {
         let (mut since, mut until) = (query.since, query.until);
         if let Self::Moment(_, moment) = self {
             match query.order {
@@ -293,7 +293,7 @@ impl Position {
                 if !inside {
                     return Err(of_another_list);
                 }
-                Ok((range, Some(ReadKey::new(key))))
+                Ok((range, Some(StartKey::new(key))))
             }
             Self::Moment(..) | Self::Event(..) => Err(of_another_list),
         }
@@ -301,7 +301,7 @@ impl Position {
 }
 
 /// The time at the end of the sort key of the last row that was read.
-fn reached_moment(key: &ReadKey, index: Index) -> Result<Millis, StoreError> {
+fn reached_moment(key: &StartKey, index: Index) -> Result<Millis, StoreError> {
     let sort_key = key.get(index.attributes().1);
     sort_key
         .and_then(|sort_key| sort_key.rsplit('#').next()?.parse::<u64>().ok())

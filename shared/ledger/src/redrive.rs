@@ -3,7 +3,7 @@
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
 use futures::{Stream, StreamExt, stream};
 use ledgerline_event::Name;
-use ledgerline_store::{ControlTable, FailedDeliveries, Payloads, StoreError, keys};
+use ledgerline_store::{ControlTable, FailedDeliveries, FailureFilter, Payloads, StoreError, keys};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -124,11 +124,11 @@ impl Redrive {
         limit: usize,
         after: Option<&str>,
     ) -> Result<(Vec<String>, Option<String>), StoreError> {
-        let page = self.deliveries.list(tenant, false, limit, after).await?;
+        let page = self.deliveries.list(tenant, FailureFilter::Failed, limit, after).await?;
         Ok((page.items.into_iter().map(|failure| failure.id).collect(), page.cursor))
     }
 
-    /// Puts one back on the bus, as it was.
+    /// Sends one event to the bus again, unchanged.
     async fn redrive_one(&self, tenant: &Name, id: &str) -> Result<(), RedriveError> {
         let known = match keys::is_failure_id(id) {
             true => self.deliveries.get(tenant, id).await?,

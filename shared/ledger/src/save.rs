@@ -16,7 +16,7 @@ use ledgerline_store::{
     Tenants,
 };
 
-use crate::events_table::{EventPut, EventsTable, MarkedPut, Refusing};
+use crate::events_table::{EventPut, EventsTable, ExistingMarker, MarkedPut};
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
@@ -190,21 +190,23 @@ impl Saver {
         // The queue brings the event again; the other events of its batch wait for this one.
         let mut retries = RequestRetry::brief();
         loop {
-            let refusing = match self.events.put_new_with_marker(row, put_marker.clone()).await? {
+            let existing_marker = match self.events.put_new_with_marker(row, put_marker.clone()).await? {
                 MarkedPut::Applied => return Ok(Outcome::Saved { late: false }),
                 MarkedPut::PlaceTaken(existing) => return duplicate(existing.as_deref(), event),
-                MarkedPut::KeyTaken(refusing) => refusing,
-                MarkedPut::Hindered(error) => {
+                MarkedPut::KeyTaken(existing_marker) => existing_marker,
+                MarkedPut::Retryable(error) => {
                     retries.wait_after(error).await?;
                     continue;
                 }
             };
-            match refusing {
-                Refusing::Marker(first) => return Ok(collapsed(first, &marker)),
-                Refusing::Unknown(expired) => match self.markers.get(&event.tenant_id, key, now).await? {
-                    Some(first) => return Ok(collapsed(first, &marker)),
-                    None => retries.wait_after(expired).await?,
-                },
+            match existing_marker {
+                ExistingMarker::Known(first) => return Ok(collapsed(first, &marker)),
+                ExistingMarker::NotReturned(expired) => {
+                    match self.markers.get(&event.tenant_id, key, now).await? {
+                        Some(first) => return Ok(collapsed(first, &marker)),
+                        None => retries.wait_after(expired).await?,
+                    }
+                }
             }
         }
     }

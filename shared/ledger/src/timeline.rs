@@ -8,9 +8,9 @@ use ledgerline_store::{Payloads, StoreError};
 
 use crate::events_table::{EventRow, EventsTable, Found};
 
-/// An event and its place.
+/// An event and where it lies in the time line.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct TimelineEvent {
     /// The sort key.
     pub sk: String,
     /// What is there.
@@ -42,9 +42,9 @@ impl Timeline {
         tenant: &str,
         after: &str,
         limit: i32,
-    ) -> Result<(Vec<Place>, bool), StoreError> {
+    ) -> Result<(Vec<TimelineEvent>, bool), StoreError> {
         let (rows, more) = self.events.after(tenant, after, limit).await?;
-        let place = |row: EventRow| row.placed_event().map(|(sk, event)| Place { sk, event });
+        let place = |row: EventRow| row.placed_event().map(|(sk, event)| TimelineEvent { sk, event });
         Ok((rows.into_iter().map(place).collect::<Result<_, _>>()?, more))
     }
 
@@ -83,7 +83,7 @@ impl Timeline {
             let range = (&*keys::moment(since), &*keys::moment(until));
             match self.events.find(tenant, event_id, range, self.pages_to_find).await? {
                 Found::Nowhere => {}
-                found @ (Found::At(_) | Found::NotSince(_)) => return Ok(found),
+                found @ (Found::At(_) | Found::NotReached(_)) => return Ok(found),
             }
         }
         Ok(Found::Nowhere)

@@ -13,11 +13,20 @@ use tokio::sync::{Mutex, mpsc};
 /// Tenants to visit. The running dispatcher holds the lock; after a restart it continues with the tenants that are left.
 pub(super) type WakeUps = Arc<Mutex<mpsc::UnboundedReceiver<WakeUp>>>;
 
-/// A tenant to visit, and whether the visit can wait a little.
+/// A tenant to visit, and when.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WakeUp {
     pub(super) tenant: Name,
-    pub(super) can_wait: bool,
+    pub(super) urgency: Urgency,
+}
+
+/// When the dispatcher visits a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// At once.
+    Now,
+    /// After a delay: only events of runs have come.
+    Later,
 }
 
 /// An interceptor that sends a wake-up for every tenant whose events, subscriptions or cursors change; it calls `inner` first.
@@ -52,17 +61,19 @@ fn changed_tenants(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp>
     let text = |item: &Value, name: &str| item[name]["S"].as_str().map(str::to_owned);
     let event = |table: &Value, item: &Value| {
         let pk = text(item, "PK").filter(|_| table.as_str() == Some(events))?;
-        let of_run =
-            ["RUN", "STEP", "HOOK", "WAIT"].contains(&item["entityType"]["S"].as_str().unwrap_or_default());
-        parse_pk(&pk).ok().map(|tenant| (tenant.to_owned(), of_run))
+        let urgency = match item["entityType"]["S"].as_str() {
+            Some("RUN" | "STEP" | "HOOK" | "WAIT") => Urgency::Later,
+            _ => Urgency::Now,
+        };
+        parse_pk(&pk).ok().map(|tenant| (tenant.to_owned(), urgency))
     };
-    // A change of a subscription, or a rewind, marks in its transaction. A drainer's own mark is a request
-    // of its own and must not wake the drainer that made it.
+    // A change of a subscription, or a rewind, puts its mark in its transaction. A drainer puts its own mark in a request
+    // of its own, and that must not wake the drainer again.
     let mark = |table: &Value, item: &Value| {
         let is_mark = table.as_str() == Some(control)
             && text(item, "PK").is_some_and(|pk| keys::is_dirty_partition(&pk));
         let sk = text(item, "SK").filter(|_| is_mark)?;
-        keys::parse_dirty_mark(&sk).map(|(tenant, _)| (tenant.to_owned(), false))
+        keys::parse_dirty_mark(&sk).map(|(tenant, _)| (tenant.to_owned(), Urgency::Now))
     };
     let single = event(&body["TableName"], &body["Item"]);
     let transaction = body["TransactItems"].as_array().into_iter().flatten().flat_map(|write| {
@@ -73,8 +84,8 @@ fn changed_tenants(call: &Call, events: &str, control: &str) -> BTreeSet<WakeUp>
     let batch = batch.map(|write| event(&Value::from(events), &write["PutRequest"]["Item"]));
     let tenants = std::iter::once(single).chain(transaction).chain(batch).flatten();
     tenants
-        .filter_map(|(tenant, can_wait)| {
-            Some(WakeUp { tenant: Name::stored("tenantId", tenant).ok()?, can_wait })
+        .filter_map(|(tenant, urgency)| {
+            Some(WakeUp { tenant: Name::stored("tenantId", tenant).ok()?, urgency })
         })
         .collect()
 }

@@ -2,20 +2,21 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ledgerline_drains::Swept;
 use ledgerline_event::{Millis, Name};
 use ledgerline_ledger::Clock;
 use ledgerline_stage::Stage;
 use tokio::sync::watch;
 
 use super::{
-    change_stream::{WakeUp, WakeUps},
-    visits::Visits,
+    change_stream::{Urgency, WakeUp, WakeUps},
+    visits::{Ended, Visits},
 };
 
-/// Runs emit events in dozens, and few subscriptions match those: a drain after each event would keep the store
-/// busier than the runs themselves do. The drain for such an event starts this much later.
-const EVENTS_OF_RUNS_WAIT_MS: u64 = 2_000;
+/// How long after an event of a run the drain for it starts. Runs emit events in dozens, and few subscriptions match
+/// those: a drain after each event would keep the store busier than the runs themselves do.
+const RUN_EVENT_DELAY_MS: u64 = 2_000;
+/// How long after a failed visit the tenant is visited again.
+const AFTER_FAILURE_MS: u64 = 1_000;
 
 /// Visits every tenant that the change stream names or that a visit asks to visit again, and sweeps as often as on AWS.
 pub(super) async fn run(
@@ -42,8 +43,8 @@ pub(super) async fn run(
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
             wake_up = wake_ups.recv() => match wake_up {
-                Some(WakeUp { tenant, can_wait: false }) => Next::Visit(BTreeSet::from([tenant])),
-                Some(WakeUp { tenant, can_wait: true }) => Next::VisitLater(tenant),
+                Some(WakeUp { tenant, urgency: Urgency::Now }) => Next::Visit(BTreeSet::from([tenant])),
+                Some(WakeUp { tenant, urgency: Urgency::Later }) => Next::VisitLater(tenant),
                 None => return,
             },
             ended = visits.ended(&stage) => Next::Ended(ended),
@@ -53,16 +54,20 @@ pub(super) async fn run(
         match next {
             Next::Visit(tenants) => tenants.into_iter().for_each(|tenant| visits.visit(&stage, tenant)),
             Next::VisitLater(tenant) => {
-                revisits.add(BTreeSet::from([tenant]), Some(clock().plus(EVENTS_OF_RUNS_WAIT_MS)), &clock);
+                revisits.add(BTreeSet::from([tenant]), Some(clock().plus(RUN_EVENT_DELAY_MS)), &clock);
             }
             Next::Sweep => {
                 let stage = stage.clone();
                 visits.sweep(async move { stage.sweep.sweep(None).await });
             }
-            Next::Ended((_, Some(swept))) => revisits.add(swept.again, swept.again_at, &clock),
-            Next::Ended((tenant, None)) => {
-                revisits.add(tenant.into_iter().collect(), Some(clock().plus(1_000)), &clock);
+            Next::Ended(Ended::Visit { result: Some(swept), .. } | Ended::Sweep(Some(swept))) => {
+                revisits.add(swept.again, swept.again_at, &clock);
             }
+            Next::Ended(Ended::Visit { tenant, result: None }) => {
+                revisits.add(BTreeSet::from([tenant]), Some(clock().plus(AFTER_FAILURE_MS)), &clock);
+            }
+            // The next tick sweeps again.
+            Next::Ended(Ended::Sweep(None)) => {}
         }
     }
 }
@@ -71,7 +76,7 @@ pub(super) async fn run(
 enum Next {
     Visit(BTreeSet<Name>),
     VisitLater(Name),
-    Ended((Option<Name>, Option<Swept>)),
+    Ended(Ended),
     Sweep,
 }
 

@@ -63,7 +63,8 @@ pub struct LocalOptions {
     pub clock: Clock,
     /// Called around every request to the services, for tests.
     pub interceptor: Option<Interceptor>,
-    /// While so many events wait to be saved, the bus refuses more; of the system's own it takes ten times as many.
+    /// While this many events wait to be saved, the bus refuses more. For the system's own events the bound is ten times
+    /// as high.
     pub max_waiting: usize,
     /// How many log lines the process has dropped, for `/api/health`.
     pub dropped_log_lines: fn() -> u64,

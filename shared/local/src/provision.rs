@@ -114,7 +114,7 @@ async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow
     request =
         request.set_global_secondary_indexes(Some(indexes.iter().map(|plan| plan.index.clone()).collect()));
     match request.send().await.map_err(|error| StoreError::new("CreateTable", error)) {
-        Err(error) if error.fault == Fault::Refused => add_missing(clients, name, &indexes).await?,
+        Err(error) if error.fault == Fault::ConditionFailed => add_missing(clients, name, &indexes).await?,
         other => drop(other?),
     }
     // Each time: an earlier start may have ended between the two.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{EventSource, REGION};
 
-/// The longest batching window: a user at a terminal does not wait as long as a batch may on AWS.
+/// The longest batching window of local mode. On AWS a batch may wait longer; here a user waits at a terminal.
 const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// The most messages that a queue returns at once.

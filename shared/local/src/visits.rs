@@ -1,4 +1,4 @@
-//! Visits of the local dispatcher. Each tenant has a task of its own, so that one tenant's backlog does not delay
+//! Visits of the local dispatcher. Each tenant has a tokio task of its own, so that one tenant's backlog does not delay
 //! the others. A tenant that is woken during its visit is visited once more.
 
 use std::{
@@ -22,8 +22,14 @@ const CONCURRENCY: usize = 8;
 pub(super) struct Visits {
     running: BTreeSet<Name>,
     waiting: BTreeSet<Name>,
-    tasks: JoinSet<(Option<Name>, Option<Swept>)>,
+    tasks: JoinSet<Ended>,
     sweeping: bool,
+}
+
+/// What has ended, with its result unless it failed.
+pub(super) enum Ended {
+    Visit { tenant: Name, result: Option<Swept> },
+    Sweep(Option<Swept>),
 }
 
 impl Visits {
@@ -39,21 +45,20 @@ impl Visits {
         work: impl Future<Output = Result<Swept, ComponentError>> + Send + 'static,
     ) {
         if !std::mem::replace(&mut self.sweeping, true) {
-            self.tasks.spawn(async move { (None, isolated(work).await) });
+            self.tasks.spawn(async move { Ended::Sweep(isolated(work).await) });
         }
     }
 
-    /// Waits for a visit or sweep to end, for ever if none is under way. Returns the tenant of a visit, and the result unless it
-    /// failed.
-    pub(super) async fn ended(&mut self, stage: &Stage) -> (Option<Name>, Option<Swept>) {
+    /// Waits for a visit or sweep to end, for ever if none is under way.
+    pub(super) async fn ended(&mut self, stage: &Stage) -> Ended {
         let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
-        let (tenant, swept) = ended.unwrap_or((None, None));
-        match &tenant {
-            Some(tenant) => drop(self.running.remove(tenant)),
-            None => self.sweeping = false,
+        let ended = ended.unwrap_or(Ended::Sweep(None));
+        match &ended {
+            Ended::Visit { tenant, .. } => drop(self.running.remove(tenant)),
+            Ended::Sweep(_) => self.sweeping = false,
         }
         self.start_waiting(stage);
-        (tenant, swept)
+        ended
     }
 
     fn start_waiting(&mut self, stage: &Stage) {
@@ -68,10 +73,10 @@ impl Visits {
             self.tasks.spawn(async move {
                 let began = Instant::now();
                 let tenants = BTreeSet::from([tenant.clone()]);
-                let swept = isolated(async move { stage.sweep.wake(tenants, None).await }).await;
+                let result = isolated(async move { stage.sweep.wake(tenants, None).await }).await;
                 // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
                 tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
-                (Some(tenant), swept)
+                Ended::Visit { tenant, result }
             });
         }
     }

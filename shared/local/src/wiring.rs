@@ -11,7 +11,7 @@ pub struct QueueWiring {
     pub name: String,
     pub visibility_seconds: u32,
     pub retention_seconds: Option<u32>,
-    /// Where a message goes after so many receives.
+    /// The dead-letter queue, and after how many receives a message goes there.
     pub redrive: Option<(String, u32)>,
 }
 

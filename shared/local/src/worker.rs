@@ -29,8 +29,15 @@ impl LocalWorker {
     ) -> Self {
         let (stage, sqs) = (stage.clone(), clients.sqs.clone());
         let (stop, stopped) = watch::channel(Stop::No);
-        let options =
-            WorkerOptions { tasks: stage.tasks, sqs, queue_url, config, grace: GRACE, once: false, clock };
+        let options = WorkerOptions {
+            tasks: stage.tasks,
+            sqs,
+            queue_url,
+            config,
+            grace: GRACE,
+            until_idle: false,
+            clock,
+        };
         let until = stopped.clone();
         let running = supervisor.run(
             "worker",

@@ -1,7 +1,7 @@
 //! Claims: a process stores the effects of everything that must happen once before it sends any of them.
 //!
 //! A process puts a claim only if the key is free. The claim holds the exact effects, and is `pending` until
-//! they are sent. A process that meets a pending claim sends its effects again, and so does the sweep once
+//! they are sent. A process that finds a pending claim sends its effects again, and so does the sweep once
 //! the claim is overdue. So a process may die at any point: either there is no claim and nothing was sent, or
 //! a later process finishes the claim. The saver stores an event once, however often it is sent; a message
 //! may be delivered twice, and carries what its consumer needs to notice that.
@@ -17,19 +17,19 @@ use crate::{ComponentError, Effects, Outbox};
 
 /// Larger effects are kept in the payload bucket: an item has 400 KB.
 const INLINE_BYTES: usize = 100_000;
-/// What a claim of a start outlives its event by. DynamoDB deletes expired rows days late and in no order: an event that
-/// is still there must not have lost its claim, or `rewind --missing-only` would start it again.
-const OUTLIVES_SECONDS: u64 = 30 * 24 * 60 * 60;
+/// The claim of a start expires this long after its event. DynamoDB deletes expired rows days late and in no order: an event
+/// that is still there must not have lost its claim, or `rewind --missing-only` would start it again.
+const CLAIM_OUTLIVES_EVENT_SECONDS: u64 = 30 * 24 * 60 * 60;
 
-/// Until when the claim of a start is kept that an event leads to.
-pub fn outliving(event_ttl: Option<Seconds>) -> Option<Seconds> {
-    event_ttl.map(|ttl| ttl.plus(OUTLIVES_SECONDS))
+/// Expiry of a start's claim: 30 days after that of its event.
+pub fn start_claim_ttl(event_ttl: Option<Seconds>) -> Option<Seconds> {
+    event_ttl.map(|ttl| ttl.plus(CLAIM_OUTLIVES_EVENT_SECONDS))
 }
 
 /// The process that makes a claim has this long to finish it; then a sweep resumes it.
 pub const RESUMED_AFTER_MS: u64 = 60_000;
 
-/// How long a claim that could not be finished waits for the next attempt.
+/// How long a claim that could not be finished is postponed.
 pub const POSTPONED_MS: u64 = 5 * 60_000;
 
 /// A claim that is about to be made.
@@ -39,7 +39,7 @@ pub struct PendingEffects {
     pub key: ControlKey,
     pub effects: Effects,
     pub started: Option<Name>,
-    /// Claims live as long as what they are about, and those of starts longer ([`outliving`]).
+    /// When the claim expires: with what it is about, or later for the claim of a start ([`start_claim_ttl`]).
     pub ttl: Option<Seconds>,
 }
 
@@ -65,7 +65,7 @@ impl Outbox {
                 Some(_) => keys::alert_due_shard_of(&pending.key),
                 None => keys::due_shard_of(&pending.key),
             }),
-            // The process that makes the claim has this long to finish it; then a sweep resumes it.
+            // Then a sweep resumes it.
             due_at: Some(now.plus(RESUMED_AFTER_MS)),
             claimed_at: now,
             ttl: pending.ttl,
@@ -81,12 +81,12 @@ impl Outbox {
         Ok(claim)
     }
 
-    /// Notes that there will be no start; `false` if there is a claim already.
-    pub async fn claim_nothing(
+    /// Drops a start: makes its claim without effects, so that no process ever makes the start. Returns [`Claimed::New`] if there was no claim before.
+    pub async fn drop_start(
         &self,
         key: &ControlKey,
         ttl: Option<Seconds>,
-    ) -> Result<bool, ComponentError> {
+    ) -> Result<Claimed, ComponentError> {
         let claim = Claim {
             state: ClaimState::Dropped,
             claim_id: None,
@@ -98,7 +98,7 @@ impl Outbox {
             claimed_at: self.emitter.now(),
             ttl,
         };
-        Ok(matches!(self.put_claim(key, &claim).await?, Claimed::New))
+        self.put_claim(key, &claim).await
     }
 
     /// Whether an operator has dropped the start.
@@ -106,8 +106,8 @@ impl Outbox {
         Ok(self.claim_at(key).await?.is_some_and(|claim| claim.state == ClaimState::Dropped))
     }
 
-    /// Whether there is a claim, of whatever state.
-    pub async fn claim_there(&self, key: &ControlKey) -> Result<bool, ComponentError> {
+    /// Whether there is a claim, in whatever state.
+    pub async fn claim_exists(&self, key: &ControlKey) -> Result<bool, ComponentError> {
         Ok(self.claim_at(key).await?.is_some())
     }
 
@@ -116,17 +116,17 @@ impl Outbox {
         Ok(self.claims.get(key).await?)
     }
 
-    /// Whether this very claim is there.
+    /// Whether the claim of the record is this one, and not another with the same key.
     pub async fn is_claimed_by(&self, key: &ControlKey, claim: &Claim) -> Result<bool, ComponentError> {
         Ok(self.claim_at(key).await?.is_some_and(|there| there.claim_id == claim.claim_id))
     }
 
-    /// Postpones a pending claim, so that the claims behind it do not wait for it.
+    /// Postpones a pending claim by [`POSTPONED_MS`], so that the sweep comes to the claims after it.
     pub async fn postpone(&self, key: &ControlKey) -> Result<(), ComponentError> {
         self.postpone_for(key, POSTPONED_MS).await
     }
 
-    /// Postpones a pending claim for so long.
+    /// Postpones a pending claim by `ms` from now.
     pub async fn postpone_for(&self, key: &ControlKey, ms: u64) -> Result<(), ComponentError> {
         self.claims.postpone(key, self.emitter.now().plus(ms)).await?;
         Ok(())

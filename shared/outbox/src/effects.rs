@@ -16,13 +16,13 @@ pub struct Effects {
     pub events: Vec<SealedEvent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// Runs that begin.
+    /// Runs to create.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<NewRun>,
-    /// Events that are sent to runs.
+    /// Events to deliver to runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sends: Vec<SentEvent>,
-    /// For people. Nothing waits for it: Slack may be down.
+    /// A text for Slack. Nothing else waits until it is sent: Slack may be down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<String>,
 }
@@ -37,7 +37,7 @@ pub struct Message {
     pub group: String,
     /// JSON, as it will be sent.
     pub body: String,
-    /// How long it stays hidden.
+    /// How long the queue hides it from consumers.
     #[serde(default)]
     pub delay_seconds: u64,
 }
@@ -50,14 +50,14 @@ impl Effects {
         self.sends.extend(other.sends);
     }
 
-    /// How much has to be held and sent.
+    /// Bytes of events and messages (for batching); runs, sends and alert are not counted.
     pub fn size(&self) -> usize {
         let messages: usize = self.messages.iter().map(|message| message.body.len()).sum();
         self.events.iter().map(SealedEvent::size).sum::<usize>() + messages
     }
 }
 
-/// A run that is about to be, fixed to the last byte: making it twice makes it once.
+/// A request that creates a run; idempotent by `run_id` and `event_id`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -68,6 +68,7 @@ pub struct NewRun {
     pub event_id: Name,
     pub created_at: Millis,
     pub data: Map<String, Value>,
+    /// The context of its events, as JSON.
     pub context: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caused_by: Option<String>,
@@ -75,7 +76,7 @@ pub struct NewRun {
     pub external: bool,
 }
 
-/// An event that was sent, as it is kept.
+/// An event for runs: the effect, and the record once delivered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -84,7 +85,9 @@ pub struct SentEvent {
     pub event_id: Name,
     pub event_name: Name,
     pub data: Value,
-    pub match_criteria: Value,
+    /// The match with which it was sent.
+    #[serde(rename = "matchCriteria")]
+    pub sent_match: Value,
     /// `workflow` or `external`.
     pub source_type: String,
     /// The run that sent it.

@@ -11,9 +11,9 @@ pub enum ComponentError {
     /// A service did not do its part; the same call may succeed later.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A sent event is accepted, and some of the runs that wait for it are not called yet. The sweep calls them.
-    #[error("the event is accepted, but some runs are not called yet: {0}")]
-    NotCalled(#[source] StoreError),
+    /// A sent event is accepted, but some of the runs that wait for it are not notified yet. The sweep notifies them.
+    #[error("the event is accepted, but some runs are not notified yet: {0}")]
+    NotNotified(#[source] StoreError),
     /// The bus did not take an event.
     #[error(transparent)]
     Emit(#[from] EmitError),

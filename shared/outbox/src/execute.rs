@@ -1,4 +1,4 @@
-//! Execution: claims are made, and the effects of each are sent until nothing of it is left to send.
+//! Execution: the outbox makes claims, sends the effects of each, and marks the claim as done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct Executed {
 pub enum ClaimOrder {
     /// All at once.
     AllAtOnce,
-    /// In order within each group: a process that dies leaves no claim without those before it.
+    /// In order within each group: a process that dies leaves no claim without the earlier claims of its group.
     InGroups,
 }
 
@@ -30,10 +30,10 @@ pub enum ClaimOrder {
 pub enum Sent {
     /// Nothing is left to send: this process or an earlier one sent them, or there are none.
     Yes,
-    /// The claim is pending.
+    /// The claim is pending: sending its effects failed.
     Failed(ComponentError),
     /// The claim is pending. Nothing of it was sent, because an earlier claim of its group was not sent.
-    Behind,
+    BlockedByEarlier,
 }
 
 /// What became of resuming a claim.
@@ -45,7 +45,7 @@ pub enum Resumed {
     NothingPending,
 }
 
-/// The positions of claims by lane: claims of one lane are made one after the other, lanes side by side.
+/// The positions of claims by lane: the claims of one lane are made one after the other, the lanes at the same time.
 fn lanes(count: usize, group: impl Fn(usize) -> String, order: ClaimOrder) -> Vec<Vec<usize>> {
     let mut lanes: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
     for position in 0..count {
@@ -60,13 +60,13 @@ fn lanes(count: usize, group: impl Fn(usize) -> String, order: ClaimOrder) -> Ve
 
 impl Outbox {
     /// Makes claims and sends their effects, also those of claims that an earlier process left pending.
-    /// Answers, in their order, which request made each claim.
+    /// Returns, in their order, which request made each claim.
     pub async fn execute(&self, pending: &[PendingEffects]) -> Result<Vec<Claimed>, ComponentError> {
         let mut all = Vec::with_capacity(pending.len());
         for executed in self.execute_each(pending, |_| String::new(), ClaimOrder::AllAtOnce).await? {
             match executed.sent {
                 Sent::Failed(error) => return Err(error),
-                Sent::Yes | Sent::Behind => all.push(executed.claimed),
+                Sent::Yes | Sent::BlockedByEarlier => all.push(executed.claimed),
             }
         }
         Ok(all)
@@ -124,23 +124,23 @@ impl Outbox {
             for (position, id, effects) in std::mem::take(&mut unsent) {
                 groups.entry(group(position)).or_default().push((position, id, effects));
             }
-            // Groups side by side: a service that does not answer costs the time of one attempt, not of all.
+            // The groups at the same time: a service that does not answer costs the time of one attempt, not of all.
             let sending = groups.into_iter().map(|(group, members)| {
-                let (mut behind, mut known) = (failed.contains(&group), alone.take());
+                let (mut blocked, mut known) = (failed.contains(&group), alone.take());
                 async move {
-                    let mut fates = Vec::with_capacity(members.len());
+                    let mut results = Vec::with_capacity(members.len());
                     for (position, id, effects) in members {
-                        let sent = match (behind, known.take()) {
-                            (true, _) => Sent::Behind,
+                        let sent = match (blocked, known.take()) {
+                            (true, _) => Sent::BlockedByEarlier,
                             (false, Some(error)) => Sent::Failed(error),
                             (false, None) => {
                                 self.send(effects.clone()).await.map_or_else(Sent::Failed, |()| Sent::Yes)
                             }
                         };
-                        behind |= !matches!(sent, Sent::Yes);
-                        fates.push((position, id, effects, sent));
+                        blocked |= !matches!(sent, Sent::Yes);
+                        results.push((position, id, effects, sent));
                     }
-                    fates
+                    results
                 }
             });
             for (position, id, effects, sent) in join_all(sending).await.into_iter().flatten() {
@@ -164,7 +164,7 @@ impl Outbox {
         }
         let effects = self.effects_of(&claim).await?;
         if effects.alert.is_some() {
-            // The version before put alerts among the other claims.
+            // Versions before 0.1.0 put alerts among the other claims.
             self.claims.move_to_alert_shard(key).await?;
             return Ok(Resumed::NothingPending);
         }
@@ -173,7 +173,7 @@ impl Outbox {
         Ok(Resumed::Executed)
     }
 
-    /// Sends effects now.
+    /// Sends effects at once, without a claim.
     pub async fn send(&self, effects: Effects) -> Result<(), ComponentError> {
         if !effects.events.is_empty() {
             self.emitter.send_sealed(effects.events).await?;

@@ -1,13 +1,12 @@
 //! The idempotency key of a request: a row that says what its first request made, and what that request asked for.
 //!
 //! The row is written in the transaction that makes the thing itself: either both are there or neither is. So of two
-//! requests with one key one makes something and the other finds what it made, and a repeat after any error answers
-//! the ids of the first request and finishes what that request left undone.
+//! requests with one key one makes something and the other finds what it made. A repeat after any error returns the
+//! ids of the first request, and finishes what that request left undone.
 
 use ledgerline_event::{Invalid, Name};
 use ledgerline_store::{
-    FirstRequest, KeyedPut, KeyedRequest as Keyed, RequestRetry, RetryCause, TableWrite, keys::ControlKey,
-    wait_for_turn,
+    FirstRequest, KeyedPut, KeyedRequest, RequestRetry, RetryCause, TableWrite, back_off, keys::ControlKey,
 };
 
 use crate::{Claimed, ComponentError, Outbox, PendingEffects};
@@ -30,8 +29,8 @@ pub fn check_idempotency_key(field: &'static str, key: &str) -> Result<(), Inval
     }
 }
 
-/// Refuses a request that asks for something else than the first one did.
-fn check(first: &FirstRequest, keyed: &Keyed) -> Result<(), ComponentError> {
+/// Refuses a request whose content is not that of the first one.
+fn check_same_content(first: &FirstRequest, keyed: &KeyedRequest) -> Result<(), ComponentError> {
     if keyed.any_content || first.content_hash == keyed.content_hash {
         return Ok(());
     }
@@ -41,7 +40,7 @@ fn check(first: &FirstRequest, keyed: &Keyed) -> Result<(), ComponentError> {
     )))
 }
 
-/// Which request made it.
+/// Which request under an idempotency key made the thing.
 #[derive(Clone, Debug)]
 pub enum Made {
     /// This one.
@@ -65,15 +64,15 @@ impl Outbox {
         Ok(self.first_requests.put_new(row, first, self.emitter.now())?)
     }
 
-    /// What an earlier request under this key made, with everything that the earlier request left undone finished.
-    pub async fn repeated(&self, keyed: &Keyed) -> Result<Option<FirstRequest>, ComponentError> {
+    /// What an earlier request under this key made. First finishes what that request left undone.
+    pub async fn repeated(&self, keyed: &KeyedRequest) -> Result<Option<FirstRequest>, ComponentError> {
         let Some(first) = self.first_request(&keyed.row).await? else { return Ok(None) };
         self.finish_first(&first, keyed).await?;
         Ok(Some(first))
     }
 
-    async fn finish_first(&self, first: &FirstRequest, keyed: &Keyed) -> Result<(), ComponentError> {
-        check(first, keyed)?;
+    async fn finish_first(&self, first: &FirstRequest, keyed: &KeyedRequest) -> Result<(), ComponentError> {
+        check_same_content(first, keyed)?;
         if let Some(claim) = first.claim() {
             self.resume(&claim).await?;
         }
@@ -84,7 +83,7 @@ impl Outbox {
     pub async fn execute_once(
         &self,
         pending: PendingEffects,
-        keyed: Option<&Keyed>,
+        keyed: Option<&KeyedRequest>,
     ) -> Result<Made, ComponentError> {
         let Some(keyed) = keyed else {
             let claimed = self.execute(std::slice::from_ref(&pending)).await?;
@@ -114,7 +113,7 @@ impl Outbox {
     async fn claim_once(
         &self,
         pending: &PendingEffects,
-        keyed: &Keyed,
+        keyed: &KeyedRequest,
     ) -> Result<ClaimedOnce, ComponentError> {
         let claim = self.new_claim(pending).await?;
         let mut first =
@@ -130,14 +129,14 @@ impl Outbox {
                     // It was done, and only the answer was lost.
                     Some(there) if there.made == pending.started => return Ok(ClaimedOnce::Now),
                     Some(there) => return Ok(ClaimedOnce::Before(there)),
-                    None => wait_for_turn(&mut retries, RetryCause::Behind).await?,
+                    None => back_off(&mut retries, RetryCause::LostRace).await?,
                 },
                 // The claim is there already: the key of a workflow type has made it before.
                 KeyedPut::ClaimTaken(there) => {
                     first.made = there.started;
                     new_claim = None;
                 }
-                KeyedPut::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                KeyedPut::Busy(why) => back_off(&mut retries, why).await?,
             }
         }
     }

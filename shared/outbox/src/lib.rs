@@ -1,4 +1,5 @@
-//! The outbox: effects are stored before they are sent, executed, resumed by the next process that meets them, and swept.
+//! The outbox: effects are stored first; then they are executed. Another process that finds them pending, or the sweep,
+//! resumes them.
 //!
 //! It promises that the effects of a claim are sent at least once and that no other claim takes its place. It stores claims (records of their
 //! own, or inside the record of a task or a job), rows of idempotency keys, and alerts that wait. Drains, jobs and runs call it.
@@ -19,13 +20,13 @@ mod short_hash;
 mod sweep_end;
 mod sweep_order;
 
-pub use claim::{POSTPONED_MS, PendingEffects, RESUMED_AFTER_MS, outliving};
+pub use claim::{POSTPONED_MS, PendingEffects, RESUMED_AFTER_MS, start_claim_ttl};
 pub use effects::{Effects, Message, NewRun, SentEvent};
 pub use error::ComponentError;
 pub use execute::{ClaimOrder, Executed, Resumed, Sent};
 pub use idempotency::{Made, check_idempotency_key};
 pub use ledgerline_store::{
-    Claim, ClaimState, Claimed, FirstRequest, KeyedRequest as Keyed, SweepEnd, free_at,
+    Claim, ClaimState, Claimed, FirstRequest, KeyedRequest, SweepEnd, idempotency_expires_at,
 };
 pub use merge_alerts::alert_text;
 pub use notice::{About, Notice};
@@ -34,4 +35,4 @@ pub use queue::{Queue, QueueUrls, Queues, message_group};
 pub use record_event::RecordedEvent;
 pub use short_hash::short_hash;
 pub use sweep_end::Sweeper;
-pub use sweep_order::{Course, around, in_turn};
+pub use sweep_order::{SweepProgress, rotate_after, round_robin};

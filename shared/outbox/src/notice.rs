@@ -12,7 +12,7 @@ use crate::{
     ClaimOrder, Claimed, ComponentError, Effects, Executed, Outbox, PendingEffects, Sent, alert_text,
 };
 
-/// Which notice it is.
+/// The kinds of `workflow.dispatch_…` events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Notice {
@@ -48,12 +48,12 @@ impl Notice {
     }
 }
 
-/// Notices are not the subject of other notices: that would go on for ever.
+/// Whether an event is a notice itself. There are no notices about notices: that would go on for ever.
 fn is_notice(event: &Event) -> bool {
     event.event_type.starts_with("workflow.dispatch_")
 }
 
-/// The start that it is about.
+/// The start that a notice is about.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct About<'a> {
@@ -100,12 +100,12 @@ impl Outbox {
         if let (Value::Object(properties), Value::Object(details)) = (&mut properties, details) {
             properties.extend(details);
         }
-        let emitter = self.emitter.handling(event).within(|origin| {
+        let emitter = self.emitter.handling(event).with_scope(|scope| {
             // A start that the notice causes came by this subscription too. A sender may have put anything there.
-            origin.context.via.retain(|id| id.len() <= Name::MAX_BYTES);
-            origin.context.via.truncate(MAX_VIA);
+            scope.context.via.retain(|id| id.len() <= Name::MAX_BYTES);
+            scope.context.via.truncate(MAX_VIA);
             if !about.subscription.is_empty() {
-                origin.context.via.push(about.subscription.to_owned());
+                scope.context.via.push(about.subscription.to_owned());
             }
         });
         let draft =
@@ -116,7 +116,7 @@ impl Outbox {
         };
         let sealed = match sealed {
             Err(EmitError::Invalid(invalid)) => {
-                tracing::error!(event_id = %event.event_id, %invalid, "no notice can be built about this event's dispatch");
+                tracing::error!(event_id = %event.event_id, %invalid, "could not build the workflow.dispatch_* event");
                 return Ok(());
             }
             other => other?,
@@ -126,7 +126,7 @@ impl Outbox {
             PendingEffects { key: about.claim(notice.claim()), effects, started: None, ttl: event.ttl };
         let executed = self.execute_each(&[pending], |_| String::new(), ClaimOrder::AllAtOnce).await?;
         if let [Executed { sent: Sent::Failed(error), .. }] = &executed[..] {
-            tracing::warn!(event_id = %event.event_id, %error, "a notice was not sent; a sweep sends it");
+            tracing::warn!(event_id = %event.event_id, %error, "could not send the workflow.dispatch_* event; a sweep sends it");
         }
         if let [Executed { claimed: Claimed::New, .. }] = executed[..] {
             let metric = match notice {
@@ -139,7 +139,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Claims an alert; the caller sends it when nothing waits for it.
+    /// Claims an alert and returns its key, unless it was claimed before. The caller sends it when nothing else waits.
     pub async fn alert(
         &self,
         notice: Notice,

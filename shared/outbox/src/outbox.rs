@@ -16,7 +16,7 @@ pub enum RunEffect {
     Deliver(SentEvent),
 }
 
-/// Executes effects on runs. The wiring gives it, since runs live above the outbox.
+/// Executes effects on runs. The component of runs passes it in, since that component depends on the outbox.
 pub type RunEffects = Arc<dyn Fn(RunEffect) -> BoxFuture<'static, Result<(), ComponentError>> + Send + Sync>;
 
 /// The outbox of one stage. Cheap to clone.

@@ -5,55 +5,55 @@ use std::{collections::HashSet, time::Duration};
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_store::{
     keys::{self, ControlKey},
-    sweep_shards::{Part, Place, parts},
+    sweep_shards::{Part, SweepCursor, parts},
 };
 use tokio::time::{Instant, timeout_at};
 
 use crate::{ComponentError, Outbox, Resumed};
 
-/// Claims that are read at once…
+/// Claims of one read.
 const PAGE: i32 = 50;
-/// …and resumed side by side: one whose service does not answer holds up few others.
-const AT_ONCE: usize = 8;
-/// A claim that is resumed has this long, whatever the deadline is.
-const LEAST: Duration = Duration::from_secs(2);
+/// So many of them are resumed at the same time: one whose service does not answer holds up few others.
+const MAX_CONCURRENT: usize = 8;
+/// To resume a claim may take this long, even past the deadline.
+const MIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Outbox {
-    /// Resumes overdue claims until `deadline`; the next sweep goes on where this one stopped. Whatever the deadline is,
-    /// some are resumed. Answers how many were pending.
+    /// Resumes overdue claims until `deadline`; the next sweep goes on where this one stopped. It resumes at least a few,
+    /// even if the deadline has passed. Returns how many were pending.
     pub async fn resume_overdue(&self, deadline: Instant) -> Result<usize, ComponentError> {
-        let mut stored = self.sweeps.place(&keys::sweep_place("CLAIMS")).await?;
+        let mut stored = self.sweeps.cursor(&keys::sweep_record("CLAIMS")).await?;
         let (mut resumed, mut trouble) = (0, None);
         for (number, part) in parts(stored, self.emitter.now()).into_iter().enumerate() {
             let stopped = match number > 0 && Instant::now() >= deadline {
-                true => Some(Place { shard: part.shard, due_at: part.from }),
+                true => Some(SweepCursor { shard: part.shard, due_at: part.from }),
                 false => match self.resume_part(part, deadline, &mut resumed, &mut stored).await {
                     Ok(stopped) => stopped,
-                    // One shard that cannot be read does not keep the others from their turn.
+                    // If one shard cannot be read, the others still have their turn.
                     Err(error) => {
-                        tracing::error!(shard = part.shard, %error, "a part of the claims was not swept");
+                        tracing::error!(shard = part.shard, %error, "could not sweep a shard of claims");
                         trouble = Some(error);
                         None
                     }
                 },
             };
-            if let Some(place) = stopped {
-                self.note_claims_place(&mut stored, Some(place)).await?;
+            if let Some(cursor) = stopped {
+                self.store_cursor(&mut stored, Some(cursor)).await?;
                 return trouble.map_or(Ok(resumed), Err);
             }
         }
-        self.note_claims_place(&mut stored, None).await?;
+        self.store_cursor(&mut stored, None).await?;
         trouble.map_or(Ok(resumed), Err)
     }
 
-    /// Resumes the claims of a part. Answers where it stopped if there was no time for all of it.
+    /// Resumes the claims of a part. Returns where it stopped; `None` if there was time for all of it.
     async fn resume_part(
         &self,
         part: Part,
         deadline: Instant,
         resumed: &mut usize,
-        stored: &mut Option<Place>,
-    ) -> Result<Option<Place>, ComponentError> {
+        stored: &mut Option<SweepCursor>,
+    ) -> Result<Option<SweepCursor>, ComponentError> {
         let shard = keys::due_shard(part.shard);
         let mut from = part.from;
         let mut seen: HashSet<ControlKey> = HashSet::new();
@@ -72,24 +72,24 @@ impl Outbox {
                 .enumerate()
                 .map(|(position, key)| {
                     let in_time = async move {
-                        let has_time = Instant::now() < deadline || (begun == 0 && position < AT_ONCE);
+                        let has_time = Instant::now() < deadline || (begun == 0 && position < MAX_CONCURRENT);
                         if has_time { Some(self.resume_in_time(&key, deadline).await) } else { None }
                     };
                     in_time.boxed()
                 })
                 .collect();
-            let done: Vec<Option<bool>> = stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
+            let done: Vec<Option<bool>> = stream::iter(work).buffer_unordered(MAX_CONCURRENT).collect().await;
             *resumed += done.iter().filter(|was_pending| **was_pending == Some(true)).count();
             if done.contains(&None) {
                 // The others are finished or postponed, so the next sweep begins with these.
-                return Ok(Some(Place { shard: part.shard, due_at: from }));
+                return Ok(Some(SweepCursor { shard: part.shard, due_at: from }));
             }
             if is_last || !any {
                 return Ok(None);
             }
-            let place = Place { shard: part.shard, due_at: end };
+            let cursor = SweepCursor { shard: part.shard, due_at: end };
             if Instant::now() >= deadline {
-                return Ok(Some(place));
+                return Ok(Some(cursor));
             }
             if end > from {
                 seen.clear();
@@ -99,44 +99,45 @@ impl Outbox {
             if end > from {
                 from = end;
                 // A sweep that is killed at this page does not begin with it again.
-                self.note_claims_place(stored, Some(place)).await?;
+                self.store_cursor(stored, Some(cursor)).await?;
             }
         }
     }
 
-    /// A claim whose services do not answer keeps the sweep from nothing that comes after it.
+    /// Resumes a claim within a time, so that a service that does not answer does not hold up the sweep. Returns whether the
+    /// claim was pending and is done.
     async fn resume_in_time(&self, key: &ControlKey, deadline: Instant) -> bool {
-        let given_up_at = deadline.max(Instant::now() + LEAST);
+        let given_up_at = deadline.max(Instant::now() + MIN_TIMEOUT);
         timeout_at(given_up_at, self.resume_one(key)).await.unwrap_or_else(|_| {
-            tracing::error!(claim = key.pk, "a claim is still pending; there was no time to finish it");
+            tracing::error!(claim = key.pk, "timed out resuming a claim");
             false
         })
     }
 
-    /// One that cannot be finished now does not keep the others from it.
+    /// Resumes a claim, or postpones it if that fails, so that the sweep comes to the others.
     async fn resume_one(&self, key: &ControlKey) -> bool {
         match self.resume(key).await {
             Ok(resumed) => resumed == Resumed::Executed,
             Err(error) => {
-                tracing::error!(claim = key.pk, %error, "a claim is still pending");
+                tracing::error!(claim = key.pk, %error, "could not resume a claim; it is postponed");
                 if let Err(error) = self.postpone(key).await {
-                    tracing::error!(claim = key.pk, %error, "a claim could not be postponed");
+                    tracing::error!(claim = key.pk, %error, "could not postpone a claim");
                 }
                 false
             }
         }
     }
 
-    async fn note_claims_place(
+    async fn store_cursor(
         &self,
-        stored: &mut Option<Place>,
-        place: Option<Place>,
+        stored: &mut Option<SweepCursor>,
+        cursor: Option<SweepCursor>,
     ) -> Result<(), ComponentError> {
-        if *stored == place {
+        if *stored == cursor {
             return Ok(());
         }
-        self.sweeps.set_place(&keys::sweep_place("CLAIMS"), place).await?;
-        *stored = place;
+        self.sweeps.set_cursor(&keys::sweep_record("CLAIMS"), cursor).await?;
+        *stored = cursor;
         Ok(())
     }
 }

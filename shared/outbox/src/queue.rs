@@ -94,7 +94,7 @@ impl Queues {
             let delay = i32::try_from(message.delay_seconds).unwrap_or(i32::MAX);
             let entry = SendMessageBatchRequestEntry::builder()
                 .id(position.to_string())
-                .message_body(carried(&message.body))
+                .message_body(escape_for_sqs(&message.body))
                 .message_group_id(&message.group)
                 .set_delay_seconds((delay > 0).then_some(delay))
                 .build()
@@ -123,8 +123,8 @@ pub fn message_group(tenant: &str) -> String {
     }
 }
 
-/// A body as SQS carries it: two characters have to be escaped, and bodies are JSON, where they stand in strings only.
-fn carried(body: &str) -> String {
+/// A body as SQS accepts it: U+FFFE and U+FFFF are escaped. Bodies are JSON, where these stand in strings only.
+fn escape_for_sqs(body: &str) -> String {
     body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_message_says_the_same_after_its_characters_are_escaped() {
         let body = serde_json::json!({"runId": "a\u{fffe}b", "input": "\u{ffff}é"}).to_string();
-        let sent = carried(&body);
+        let sent = escape_for_sqs(&body);
         assert!(!sent.contains(['\u{fffe}', '\u{ffff}']));
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(read(&sent), read(&body));

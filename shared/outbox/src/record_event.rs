@@ -5,7 +5,7 @@ use ledgerline_ledger::Emitter;
 use ledgerline_store::keys;
 use serde::Serialize;
 
-use crate::{ComponentError, Effects, Keyed, Made, Outbox, PendingEffects, free_at};
+use crate::{ComponentError, Effects, KeyedRequest, Made, Outbox, PendingEffects, idempotency_expires_at};
 
 /// An event that is on its way to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,7 +34,7 @@ impl Outbox {
         };
         let tenant = event.tenant_id.clone();
         let row = keys::record_request(&tenant, &key);
-        let keyed = Keyed { row, content_hash: content_hash(&event), any_content: true };
+        let keyed = KeyedRequest { row, content_hash: content_hash(&event), any_content: true };
         if let Some(first) = self.markers.get(&tenant, &key, self.emitter.now()).await? {
             self.note_other_content(&first.event_id, &first.content_hash, &keyed);
             return Ok(RecordedEvent { event_id: first.event_id, collapsed: true });
@@ -47,7 +47,7 @@ impl Outbox {
         }
         let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
         let key = keys::record_claim(&tenant, &event_id);
-        let ttl = Some(free_at(self.emitter.now()));
+        let ttl = Some(idempotency_expires_at(self.emitter.now()));
         let pending = PendingEffects { key, effects, started: Some(event_id.clone()), ttl };
         Ok(match self.execute_once(pending, Some(&keyed)).await? {
             Made::Before(Some(event_id)) => RecordedEvent { event_id, collapsed: true },
@@ -55,7 +55,7 @@ impl Outbox {
         })
     }
 
-    fn note_other_content(&self, first: &Name, content_hash: &str, keyed: &Keyed) {
+    fn note_other_content(&self, first: &Name, content_hash: &str, keyed: &KeyedRequest) {
         if content_hash != keyed.content_hash {
             tracing::warn!(%first, "collapsed onto an event with other content");
             self.metrics.count(self.emitter.now(), &[("CollapsedDifferent", 1)]);

@@ -1,13 +1,14 @@
-//! Sending claimed alerts: last, within a budget, and no further than the first failure. Sweeps and health checks do that; a
-//! drain that was woken or asked for only claims them, since other events wait for its end.
+//! Sending claimed alerts. Sweeps and health checks do that, at their end and within a budget, until a message fails. A drain
+//! that was woken or asked for only claims alerts, since other events wait for its end.
 //!
 //! Alerts have due shards of their own, so that a Slack that is down holds up nothing else. Those of one tenant and minute
-//! are one message. A message that was sent is finished after that: a process that dies in between sends it twice.
+//! are one message. The claims of a message are marked as done after Slack has accepted it: if the
+//! process dies in between, Slack gets the message twice.
 
 use std::{collections::HashSet, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::join_all, stream};
-use ledgerline_alert::AlertError;
+use ledgerline_alert::{AlertError, Delivery};
 use ledgerline_store::{
     StoreError, StoredClaim,
     keys::{self, ControlKey, DUE_SHARDS},
@@ -21,12 +22,12 @@ use crate::{
 
 /// How long all alerts of a sweep, or of a health check, may take together.
 const BUDGET: Duration = Duration::from_secs(4);
-/// Alerts of one shard and one sweep; the next sweep takes the rest.
-const AT_ONCE: i32 = 100;
-/// Alerts that are read at the same time, some of them from the payload bucket.
-const READ_AT_ONCE: usize = 8;
-/// How long a message waits that Slack refuses for what it says.
-const UNFIT_MS: u64 = 6 * 60 * 60_000;
+/// A sweep reads at most so many alerts of one shard; the next sweep reads the rest.
+const MAX_PER_SHARD: i32 = 100;
+/// So many alerts are read at the same time, some of them from the payload bucket.
+const MAX_CONCURRENT: usize = 8;
+/// Pause before an alert is retried whose content Slack rejected.
+const REJECTED_RETRY_MS: u64 = 6 * 60 * 60_000;
 const MINUTE_MS: u64 = 60_000;
 
 impl Outbox {
@@ -38,8 +39,8 @@ impl Outbox {
         self.send_until_failure(alerts, Instant::now() + BUDGET).await;
     }
 
-    /// Sends alerts that were just claimed, and those whose time has come. A message that fails waits for some minutes, so
-    /// that the next sweep begins with another one.
+    /// Sends alerts that were just claimed, and those that are due. The alerts of a message that fails are postponed by some
+    /// minutes, so that the next sweep begins with another message.
     pub async fn send_due_alerts(&self, claimed: Vec<ControlKey>) {
         if self.slack.is_none() {
             return;
@@ -48,12 +49,14 @@ impl Outbox {
         let mut alerts = claimed;
         for shard in 0..DUE_SHARDS {
             let shard = keys::alert_due_shard(shard);
-            let due = self.claims.due(&shard, self.emitter.now(), AT_ONCE);
+            let due = self.claims.due(&shard, self.emitter.now(), MAX_PER_SHARD);
             match timeout_at(deadline, due).await {
                 Ok(Ok(due)) => alerts.extend(due),
-                Ok(Err(error)) => tracing::error!(%error, "alerts were not read; the next sweep reads them"),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "could not read due alerts; the next sweep reads them")
+                }
                 Err(_) => {
-                    return tracing::error!("there was no time to read alerts; the next sweep reads them");
+                    return tracing::error!("timed out reading due alerts; the next sweep reads them");
                 }
             }
         }
@@ -70,18 +73,18 @@ impl Outbox {
         }
         for postponed in join_all(postponing).await {
             if let Err(error) = postponed {
-                tracing::error!(%error, "an alert could not be postponed");
+                tracing::error!(%error, "could not postpone an alert");
             }
         }
     }
 
-    /// Sends messages until one fails or `deadline` has passed. Answers the alerts of the one that failed.
+    /// Sends messages until one fails or `deadline` has passed. Returns the alerts of the one that failed.
     async fn send_until_failure(&self, alerts: Vec<ControlKey>, deadline: Instant) -> Vec<ControlKey> {
         let Some(slack) = &self.slack else { return Vec::new() };
         let pending = match self.pending_alerts(&alerts, Instant::now() + BUDGET / 2).await {
             Ok(pending) => pending,
             Err(error) => {
-                tracing::error!(%error, "alerts were not read; a sweep sends them");
+                tracing::error!(%error, "could not read claimed alerts; a sweep sends them");
                 return Vec::new();
             }
         };
@@ -90,21 +93,25 @@ impl Outbox {
                 return Vec::new();
             }
             let failure = match timeout_at(deadline, slack.send(&text)).await {
-                Ok(Ok(true)) => None,
-                Ok(Ok(false)) => {
+                Ok(Ok(Delivery::Sent)) => None,
+                Ok(Ok(Delivery::NoWebhook)) => {
                     tracing::error!(alert = text, "no Slack webhook is set; this is the alert");
                     None
                 }
-                Ok(Err(AlertError::Unfit(status))) => {
-                    tracing::error!(status, alert = text, "Slack refuses this alert; the log has it");
-                    self.postpone_all(claims.iter().map(|(key, _)| key), UNFIT_MS).await;
+                Ok(Err(AlertError::ContentRejected(status))) => {
+                    tracing::error!(
+                        status,
+                        alert = text,
+                        "Slack rejected the content of this alert; it is in this log line"
+                    );
+                    self.postpone_all(claims.iter().map(|(key, _)| key), REJECTED_RETRY_MS).await;
                     continue;
                 }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some("Slack did not answer in time".to_owned()),
             };
             if let Some(error) = failure {
-                tracing::error!(error, "an alert was not sent; a later sweep sends it");
+                tracing::error!(error, "could not send an alert; a later sweep sends it");
                 return claims.into_iter().map(|(key, _)| key).collect();
             }
             let mut finishing = Vec::with_capacity(claims.len());
@@ -113,7 +120,7 @@ impl Outbox {
             }
             for finished in join_all(finishing).await {
                 if let Err(error) = finished {
-                    tracing::error!(%error, "an alert that was sent is still pending; it is sent again");
+                    tracing::error!(%error, "could not mark a sent alert as done; Slack gets it twice");
                 }
             }
         }
@@ -135,7 +142,7 @@ impl Outbox {
                 match timeout_at(deadline, self.pending_alert(key.clone(), claim)).await {
                     Ok(Ok(pending)) => pending,
                     Ok(Err(error)) => {
-                        tracing::error!(claim = key.pk, %error, "an alert cannot be read");
+                        tracing::error!(claim = key.pk, %error, "could not read an alert; it is postponed");
                         self.postpone_all([&key], POSTPONED_MS).await;
                         None
                     }
@@ -144,7 +151,7 @@ impl Outbox {
             };
             reading.push(pending.boxed());
         }
-        let read = stream::iter(reading).buffer_unordered(READ_AT_ONCE);
+        let read = stream::iter(reading).buffer_unordered(MAX_CONCURRENT);
         let mut pending: Vec<PendingAlert> =
             read.filter_map(|pending| async move { pending }).collect().await;
         pending.sort_by(|one, other| (&one.key.pk, &one.key.sk).cmp(&(&other.key.pk, &other.key.sk)));

@@ -1,4 +1,4 @@
-//! Sweeps leave the time of their end, so that one that does not come any more is seen.
+//! Each sweep stores the time of its end, so that operators see when a sweep no longer runs.
 
 use ledgerline_store::{
     SweepEnd,
@@ -7,7 +7,7 @@ use ledgerline_store::{
 
 use crate::Outbox;
 
-/// What sweeps regularly.
+/// The sweeps that run on a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweeper {
     /// Claims, marks and rounds.
@@ -22,12 +22,12 @@ impl Sweeper {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Dispatcher, Self::Runs, Self::HealthCheck];
 
-    /// Where the time of its last end is.
+    /// The key of the record with the time of its last end.
     pub fn key(self) -> ControlKey {
         match self {
-            Self::Dispatcher => keys::sweep_place("ENDED#DISPATCHER"),
+            Self::Dispatcher => keys::sweep_record("ENDED#DISPATCHER"),
             Self::Runs => keys::run_sweep_ended(),
-            Self::HealthCheck => keys::sweep_place("ENDED#HEALTH"),
+            Self::HealthCheck => keys::sweep_record("ENDED#HEALTH"),
         }
     }
 
@@ -40,8 +40,8 @@ impl Sweeper {
         }
     }
 
-    /// What waits while it does not come.
-    pub fn brings(self) -> &'static str {
+    /// What waits while it does not run.
+    pub fn impact_when_late(self) -> &'static str {
         match self {
             Self::Dispatcher => "retries, unfinished starts and scheduled drainers wait for it",
             Self::Runs => "timers of runs and runs without a runner wait for it",
@@ -49,11 +49,11 @@ impl Sweeper {
         }
     }
 
-    /// Notes in the control table that this sweep has come to its end. If that fails, the sweep shows as late too early.
+    /// Stores that this sweep has ended. If that fails, operators see the sweep as late too early.
     pub async fn note_end(self, outbox: &Outbox) {
         let end = SweepEnd { ended_at: outbox.emitter.now() };
         if let Err(error) = outbox.sweeps.set_end(&self.key(), end).await {
-            tracing::warn!(sweep = self.name(), %error, "the end of the sweep was not noted");
+            tracing::warn!(sweep = self.name(), %error, "could not store the time of the sweep's end");
         }
     }
 }

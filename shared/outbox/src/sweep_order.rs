@@ -1,27 +1,28 @@
-//! The way of a sweep around everything that it visits: where it begins, and how far it is.
+//! The order in which a sweep visits everything, and how far it has come.
 
-/// What comes after a place, and then what comes before it. `sorted` is in the order of `name`.
-pub fn around<T>(mut sorted: Vec<T>, after: Option<&str>, name: impl Fn(&T) -> &str) -> Vec<T> {
+/// Rotates `sorted`, which is in the order of `name`, so that it begins with the first element after `after`.
+pub fn rotate_after<T>(mut sorted: Vec<T>, after: Option<&str>, name: impl Fn(&T) -> &str) -> Vec<T> {
     let first = after.map_or(0, |after| sorted.partition_point(|one| name(one) <= after));
     sorted.rotate_left(first);
     sorted
 }
 
-/// Steps that are finished in any order. The place to go on from is behind all those that are finished without a gap.
+/// The steps of a sweep, which are finished in any order. The next sweep resumes after the last step before which all are
+/// finished.
 #[derive(Debug)]
-pub struct Course<T> {
+pub struct SweepProgress<T> {
     steps: Vec<T>,
     finished: Vec<bool>,
     passed: usize,
 }
 
-impl<T> Course<T> {
-    /// A course of these steps, none of them finished.
+impl<T> SweepProgress<T> {
+    /// The progress of these steps, none of them finished.
     pub fn new(steps: Vec<T>) -> Self {
         Self { finished: vec![false; steps.len()], steps, passed: 0 }
     }
 
-    /// Its steps.
+    /// The steps, in order.
     pub fn steps(&self) -> &[T] {
         &self.steps
     }
@@ -34,23 +35,24 @@ impl<T> Course<T> {
         }
     }
 
-    /// The last step before the first gap.
-    pub fn place(&self) -> Option<&T> {
+    /// The step after which the next sweep resumes: the last one up to which all are finished.
+    pub fn resume_after(&self) -> Option<&T> {
         self.steps[..self.passed].last()
     }
 
     /// Whether every step is finished.
-    pub fn is_over(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.passed == self.steps.len()
     }
 }
 
-/// One step of each course in turn, so that a long one does not hold up the others.
-pub fn in_turn(lengths: &[usize]) -> Vec<(usize, usize)> {
+/// The order that takes one step of each sequence in turn, so that a long one does not hold up the others, as pairs of
+/// sequence and step. `lengths` are the numbers of steps.
+pub fn round_robin(lengths: &[usize]) -> Vec<(usize, usize)> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let steps = (0..longest).flat_map(|step| {
         let has_step = lengths.iter().enumerate().filter(move |(_, length)| step < **length);
-        has_step.map(move |(course, _)| (course, step))
+        has_step.map(move |(sequence, _)| (sequence, step))
     });
     steps.collect()
 }
@@ -60,29 +62,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_begins_after_its_place_and_comes_around_to_it() {
+    fn a_sweep_begins_after_its_cursor_and_comes_around_to_it() {
         let names = || vec!["a", "b", "c", "d"];
-        let from = |after| around(names(), after, |name| name);
+        let from = |after| rotate_after(names(), after, |name| name);
         assert_eq!(from(None), ["a", "b", "c", "d"]);
         assert_eq!(from(Some("b")), ["c", "d", "a", "b"]);
         assert_eq!(from(Some("bb")), ["c", "d", "a", "b"]);
         assert_eq!(from(Some("d")), ["a", "b", "c", "d"]);
-        assert_eq!(around(Vec::<&str>::new(), Some("b"), |name| name), Vec::<&str>::new());
+        assert_eq!(rotate_after(Vec::<&str>::new(), Some("b"), |name| name), Vec::<&str>::new());
     }
 
     #[test]
-    fn a_slow_step_keeps_the_place_and_not_the_steps_behind_it() {
-        let mut course = Course::new(vec!["a", "b", "c"]);
-        course.finish(1);
-        course.finish(2);
-        assert_eq!((course.place(), course.is_over()), (None, false));
-        course.finish(0);
-        assert_eq!((course.place(), course.is_over()), (Some(&"c"), true));
-        assert!(Course::<&str>::new(Vec::new()).is_over());
+    fn a_slow_step_holds_back_the_cursor_and_not_the_steps_after_it() {
+        let mut progress = SweepProgress::new(vec!["a", "b", "c"]);
+        progress.finish(1);
+        progress.finish(2);
+        assert_eq!((progress.resume_after(), progress.is_complete()), (None, false));
+        progress.finish(0);
+        assert_eq!((progress.resume_after(), progress.is_complete()), (Some(&"c"), true));
+        assert!(SweepProgress::<&str>::new(Vec::new()).is_complete());
     }
 
     #[test]
-    fn courses_take_turns() {
-        assert_eq!(in_turn(&[2, 0, 3]), [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]);
+    fn sequences_take_turns() {
+        assert_eq!(round_robin(&[2, 0, 3]), [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]);
     }
 }

@@ -15,12 +15,12 @@ pub enum Appended {
     /// The events are in the log. They may be fewer than were asked for: one entry holds only so much.
     Done(LogEntry),
     /// Another process has appended meanwhile: catch up first.
-    Behind,
+    StaleLog,
     /// The token of this hook is taken by another.
     TokenTaken(Name),
     /// Another runner holds the run.
     Lost,
-    /// A guard of the caller does not hold: an event is consumed already, a sender has called the run, or the
+    /// A guard of the caller does not hold: an event is consumed already, a sender has notified the run, or the
     /// lease is lost.
     GuardRefused,
 }
@@ -61,8 +61,8 @@ impl RunLogs {
             plan.change = Some(ending_change(plan.change, state, self.ending(last, &nonce).await?));
         }
         let sequence = log.sequence + 1;
-        // A sender that has called the run meanwhile was answered that its event is accepted: the wait times out
-        // only if there was no such call.
+        // A sender that has notified the run meanwhile was told that its event is accepted: the wait times out only if
+        // there was no such sender.
         let expected_wake_count =
             lease.filter(|_| plan.ends_wait_without_event(log)).map(|lease| lease.record.wake_count);
         let row = self.entry_row(&nonce, &plan.events).await?;
@@ -79,7 +79,7 @@ impl RunLogs {
                     None => Appender::Waker(self.emitter.now()),
                 },
                 change: plan.change.as_ref(),
-                external: log.external,
+                external: log.driver.is_external(),
                 expected_wake_count,
             })?;
         }
@@ -95,22 +95,34 @@ impl RunLogs {
                 }
                 Ok(Appended::Done(LogEntry { sequence, events: plan.events }))
             }
-            PutLogEntry::PlaceTaken => Ok(Appended::Behind),
+            PutLogEntry::PlaceTaken => Ok(Appended::StaleLog),
             PutLogEntry::Refused(refused) => {
-                let demands = !guards.is_empty() || expected_wake_count.is_some();
-                Ok(why_refused(refused, lease.is_some(), demands)?)
+                let asked = Conditions {
+                    lease: lease.is_some(),
+                    others: !guards.is_empty() || expected_wake_count.is_some(),
+                };
+                Ok(why_refused(refused, asked)?)
             }
         }
     }
 }
 
-/// Why an entry was refused. `demands` says whether the caller has made conditions beside the lease.
-fn why_refused(refused: RefusedParts, has_lease: bool, demands: bool) -> Result<Appended, StoreError> {
+/// On what conditions an entry was appended.
+#[derive(Clone, Copy)]
+struct Conditions {
+    /// The runner holds the lease.
+    lease: bool,
+    /// Conditions of the caller beside the lease.
+    others: bool,
+}
+
+/// Why an entry was refused that was appended on these conditions.
+fn why_refused(refused: RefusedParts, conditions: Conditions) -> Result<Appended, StoreError> {
     match refused {
         RefusedParts { guard: true, .. } => Ok(Appended::GuardRefused),
-        // The lease is lost, or the run was called: the record tells which.
-        RefusedParts { run: true, .. } if has_lease && demands => Ok(Appended::GuardRefused),
-        RefusedParts { run: true, .. } if has_lease => Ok(Appended::Lost),
+        // The lease is lost, or a sender has notified the run: the record tells which.
+        RefusedParts { run: true, .. } if conditions.lease && conditions.others => Ok(Appended::GuardRefused),
+        RefusedParts { run: true, .. } if conditions.lease => Ok(Appended::Lost),
         RefusedParts { hook: Some(hook), .. } => Ok(Appended::TokenTaken(hook)),
         RefusedParts { .. } => Err(StoreError::unreadable("appending to a log", "the run has no record")),
     }
@@ -124,12 +136,15 @@ mod tests {
     fn a_refused_run_record_means_a_lost_lease_only_to_its_holder() {
         let hook = || Some(Name::new("id", "hook-1").unwrap());
         let refused = |guard, run, hook| RefusedParts { guard, run, hook };
-        let why = |refused, has_lease, demands| why_refused(refused, has_lease, demands).ok();
-        assert!(matches!(why(refused(true, true, hook()), true, true), Some(Appended::GuardRefused)));
-        assert!(matches!(why(refused(false, true, hook()), true, false), Some(Appended::Lost)));
-        assert!(matches!(why(refused(false, true, None), true, true), Some(Appended::GuardRefused)));
-        assert!(matches!(why(refused(false, true, hook()), false, false), Some(Appended::TokenTaken(_))));
-        assert!(matches!(why(refused(false, false, hook()), true, false), Some(Appended::TokenTaken(_))));
-        assert!(why(refused(false, true, None), false, false).is_none());
+        let why = |refused, conditions| why_refused(refused, conditions).ok();
+        let none = Conditions { lease: false, others: false };
+        let lease = Conditions { lease: true, ..none };
+        let lease_and_guard = Conditions { lease: true, others: true };
+        assert!(matches!(why(refused(true, true, hook()), lease_and_guard), Some(Appended::GuardRefused)));
+        assert!(matches!(why(refused(false, true, hook()), lease), Some(Appended::Lost)));
+        assert!(matches!(why(refused(false, true, None), lease_and_guard), Some(Appended::GuardRefused)));
+        assert!(matches!(why(refused(false, true, hook()), none), Some(Appended::TokenTaken(_))));
+        assert!(matches!(why(refused(false, false, hook()), lease), Some(Appended::TokenTaken(_))));
+        assert!(why(refused(false, true, None), none).is_none());
     }
 }

@@ -3,12 +3,12 @@
 use ledgerline_event::{LogDraft, Name, RunEventType, RunState};
 use serde_json::{Map, Value};
 
-use super::RunRecord;
+use super::{RunRecord, end_run::NO_LEASE};
 use crate::{RunDriver, Runs};
 use ledgerline_outbox::ComponentError;
 
 impl Runs {
-    /// Cancels a run that has not ended. Answers the run as it is then.
+    /// Cancels a run that has not ended. Returns the run afterwards.
     pub async fn cancel_run(
         &self,
         tenant: &Name,
@@ -25,13 +25,13 @@ impl Runs {
         };
         let ending = self.logs.ending_of(&run).await?;
         if let Some(ending) = &ending {
-            // It has begun to end before: the way it began is the way it ends.
-            self.logs.end_run(&mut log, ending, None).await?;
+            // An interrupted end is finished as recorded in `ending`, even if that is not a cancellation.
+            self.logs.end_run(&mut log, ending, NO_LEASE).await?;
         }
-        let was_cancelled = ending.is_some() && log.history.state() == Some(RunState::Cancelled);
-        if !was_cancelled {
+        let finished_earlier_cancel = ending.is_some() && log.history.state() == Some(RunState::Cancelled);
+        if !finished_earlier_cancel {
             log.history.check(&cancelled)?;
-            self.logs.end_run(&mut log, &cancelled, None).await?;
+            self.logs.end_run(&mut log, &cancelled, NO_LEASE).await?;
         }
         self.continue_run(tenant, &run.run_id, RunDriver::of(run.external)).await?;
         self.logs.known_run(tenant, run_id).await

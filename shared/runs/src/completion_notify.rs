@@ -21,9 +21,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The waiters in this process, by the run that they wait for.
 #[derive(Default)]
-pub(crate) struct CompletionNotify(Mutex<HashMap<String, Arc<Notify>>>);
+pub(crate) struct CompletionNotifier(Mutex<HashMap<String, Arc<Notify>>>);
 
-impl CompletionNotify {
+impl CompletionNotifier {
     fn notifier(&self, run: &str) -> Arc<Notify> {
         let mut notifiers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Drop the notifiers that no waiter holds any more.

@@ -14,7 +14,7 @@ use ledgerline_store::{
     SentEventRecords, WaitRecords,
 };
 
-use crate::CompletionNotify;
+use crate::CompletionNotifier;
 
 /// The logs of runs: they are read, and appended to with everything that an entry brings about.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct RunLogs {
     pub(crate) payloads: Payloads,
     pub(crate) emitter: Emitter,
     /// The waiters for ends of runs in this process.
-    pub(crate) completions: Arc<CompletionNotify>,
+    pub(crate) completions: Arc<CompletionNotifier>,
 }
 
 /// Events that were sent to runs, in the order in which they were accepted.

@@ -23,13 +23,13 @@ const VIA_CHARS: usize = 128;
 #[allow(missing_docs)]
 pub struct RunSubmission {
     pub workflow: String,
-    #[serde(default = "nothing")]
+    #[serde(default = "empty_input")]
     pub input: Value,
     #[serde(default)]
     pub run_id: Option<String>,
 }
 
-fn nothing() -> Value {
+fn empty_input() -> Value {
     Value::Object(Map::new())
 }
 
@@ -47,30 +47,30 @@ pub struct StartedRun {
 pub fn new_run(emitter: &Emitter, run_id: Name, workflow: &Name, input: Value) -> Result<NewRun, Invalid> {
     let data = json!({ "workflowName": workflow, "input": input });
     let Value::Object(data) = data else { return Err(Invalid::new("input", "is not JSON")) };
-    new_run_of(emitter, run_id, data, false)
+    new_run_of(emitter, run_id, data, RunDriver::Runner)
 }
 
 pub(crate) fn new_run_of(
     emitter: &Emitter,
     run_id: Name,
     data: Map<String, Value>,
-    external: bool,
+    driver: RunDriver,
 ) -> Result<NewRun, Invalid> {
-    let origin = emitter.origin();
+    let scope = emitter.scope();
     let draft =
         LogDraft { event_type: RunEventType::RunCreated, correlation_id: run_id.clone(), event_data: data };
     check_loggable(&draft).map_err(|invalid| Invalid::new("input", invalid.to_string()))?;
-    let context = serde_json::to_string(&bounded(&origin.context));
+    let context = serde_json::to_string(&bounded(&scope.context));
     Ok(NewRun {
-        tenant_id: origin.tenant.clone(),
-        app_name: origin.app.clone(),
+        tenant_id: scope.tenant.clone(),
+        app_name: scope.app.clone(),
         run_id,
         event_id: emitter.new_id(Kind::Event),
         created_at: emitter.now(),
         data: draft.event_data,
         context: context.map_err(|error| Invalid::new("context", error.to_string()))?,
-        caused_by: origin.caused_by.clone(),
-        external,
+        caused_by: scope.caused_by.clone(),
+        external: driver.is_external(),
     })
 }
 
@@ -78,7 +78,7 @@ fn workflow_of(run: &NewRun) -> &str {
     run.data.get("workflowName").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What was asked for: the same again is no new run.
+/// The hash of what a request asks for: a repeat of the request creates no other run.
 fn content_hash_of(run: &NewRun) -> String {
     ledgerline_outbox::short_hash(&[&Value::Object(run.data.clone()).to_string()])
 }
@@ -111,7 +111,7 @@ fn record_of(run: &NewRun, due_at: Millis) -> RunRecord {
         emitted: 0,
         looked_back: 0,
         looked: Some(0),
-        called_waits: BTreeSet::new(),
+        notified_waits: BTreeSet::new(),
         looks: None,
         alarm_at: None,
         due_shard: Some(keys::run_due_shard_of(&key)),
@@ -173,7 +173,7 @@ impl Runs {
         Ok(self.records.get(&run.tenant_id, &run.run_id).await?.is_some())
     }
 
-    /// Makes a run unless there is one, and sends it to the runners.
+    /// Creates a run unless it exists, and sends it to the runners.
     pub async fn begin_run(&self, run: &NewRun) -> Result<(), ComponentError> {
         if let Some(there) = self.create_run(run).await?
             && there.created_by != run.event_id
@@ -184,7 +184,7 @@ impl Runs {
         self.continue_run(&run.tenant_id, &run.run_id, RunDriver::of(run.external)).await
     }
 
-    /// Makes a run; the record of the one that is there already, if there is one.
+    /// Creates a run. Returns the record of the run with this id that existed before, if one did.
     pub async fn create_run(&self, run: &NewRun) -> Result<Option<RunRecord>, ComponentError> {
         let created = LogEvent {
             event_id: run.event_id.clone(),

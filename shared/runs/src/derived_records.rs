@@ -8,6 +8,7 @@ use ledgerline_store::{
 use serde_json::Value;
 
 use super::{RunLog, hook::hook_record};
+use crate::RunDriver;
 
 /// A record that an event brings about, and what happens to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +44,8 @@ impl DerivedRecord {
 }
 
 /// The key under which a wait is found.
-pub(crate) fn wait_key(tenant: &str, run_id: &str, wait_id: &str, what: &WaitFor) -> ControlKey {
-    match what {
+pub(crate) fn wait_key(tenant: &str, run_id: &str, wait_id: &str, target: &WaitFor) -> ControlKey {
+    match target {
         WaitFor::Sleep { .. } | WaitFor::Unknown => keys::run_timer(tenant, run_id, wait_id),
         WaitFor::Event { event_name, match_criteria, .. } => {
             keys::waiter(tenant, event_name, index_leaf(match_criteria), run_id, wait_id)
@@ -54,14 +55,20 @@ pub(crate) fn wait_key(tenant: &str, run_id: &str, wait_id: &str, what: &WaitFor
     }
 }
 
-/// The record that `event` brings about, if any. `log` has applied it already; `retry_was_set` says whether its step had a
-/// timer.
-pub(crate) fn derived_record(log: &RunLog, event: &LogEvent, retry_was_set: bool) -> Option<DerivedRecord> {
+/// Whether the step of an event had a retry timer before the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryTimer {
+    Set,
+    Unset,
+}
+
+/// The record that `event` brings about, if any. `log` has applied the event already; `retry` is from before it.
+pub(crate) fn derived_record(log: &RunLog, event: &LogEvent, retry: RetryTimer) -> Option<DerivedRecord> {
     let (tenant, run_id, id) = (&log.tenant, &log.run_id, &event.correlation_id);
     let wait_record = |key: &ControlKey, due: Option<Millis>| WaitRecord {
         run_id: run_id.clone(),
         entity_id: id.clone(),
-        external: log.external,
+        external: log.driver.is_external(),
         match_criteria: None,
         since: None,
         due_shard: due.map(|_| keys::run_due_shard_of(key)),
@@ -71,36 +78,38 @@ pub(crate) fn derived_record(log: &RunLog, event: &LogEvent, retry_was_set: bool
         RunEventType::StepRetrying => {
             let due = log.history.steps().get(id).and_then(|step| step.retry_after);
             // The program that drives an external run keeps the time of its steps itself.
-            let due = due.filter(|_| !log.external)?;
+            let due = due.filter(|_| log.driver == RunDriver::Runner)?;
             let key = keys::run_timer(tenant, run_id, id);
             let wait = wait_record(&key, Some(due));
             Some(DerivedRecord::PutWait { key, wait })
         }
-        RunEventType::StepStarted | RunEventType::StepFailed if retry_was_set && !log.external => {
+        RunEventType::StepStarted | RunEventType::StepFailed
+            if retry == RetryTimer::Set && log.driver == RunDriver::Runner =>
+        {
             Some(DerivedRecord::DeleteWait { key: keys::run_timer(tenant, run_id, id) })
         }
         RunEventType::WaitCreated => {
-            let what = &log.history.waits().get(id)?.what;
-            let key = wait_key(tenant, run_id, id, what);
-            let mut wait = wait_record(&key, what.due());
-            if let WaitFor::Event { match_criteria, since, .. } = what {
+            let target = &log.history.waits().get(id)?.target;
+            let key = wait_key(tenant, run_id, id, target);
+            let mut wait = wait_record(&key, target.due());
+            if let WaitFor::Event { match_criteria, since, .. } = target {
                 wait.match_criteria = Some(match_criteria.to_string());
                 wait.since = *since;
             }
             Some(DerivedRecord::PutWait { key, wait })
         }
         RunEventType::WaitCompleted => {
-            let what = &log.history.waits().get(id)?.what;
-            Some(DerivedRecord::DeleteWait { key: wait_key(tenant, run_id, id, what) })
+            let target = &log.history.waits().get(id)?.target;
+            Some(DerivedRecord::DeleteWait { key: wait_key(tenant, run_id, id, target) })
         }
         RunEventType::HookCreated => {
             let token = event.event_data.get("token").and_then(Value::as_str).unwrap_or_default();
-            Some(DerivedRecord::PutHook(hook_record(tenant, run_id, id, token, log.external)))
+            Some(DerivedRecord::PutHook(hook_record(tenant, run_id, id, token, log.driver)))
         }
         RunEventType::HookDisposed => {
             // A hook that never had the token is conflicted and cannot be disposed, so the record is this hook's own.
             let token = &log.history.hooks().get(id)?.token;
-            Some(DerivedRecord::DisposeHook(hook_record(tenant, run_id, id, token, log.external)))
+            Some(DerivedRecord::DisposeHook(hook_record(tenant, run_id, id, token, log.driver)))
         }
         RunEventType::RunCreated
         | RunEventType::RunStarted
@@ -162,8 +171,8 @@ mod tests {
         LogDraft { event_type, correlation_id: name(id), event_data }.at(name("evnt_1"), at(AT))
     }
 
-    fn log_of(events: &[LogEvent], external: bool) -> RunLog {
-        let mut log = RunLog::new(name("t"), name("run-1"), external);
+    fn log_of(events: &[LogEvent], driver: RunDriver) -> RunLog {
+        let mut log = RunLog::new(name("t"), name("run-1"), driver);
         log.history.apply(&event(RunEventType::RunCreated, "run-1", json!({"workflowName": "w"}))).unwrap();
         log.history.apply(&event(RunEventType::RunStarted, "run-1", json!({}))).unwrap();
         for event in events {
@@ -172,8 +181,8 @@ mod tests {
         log
     }
 
-    fn derived(events: &[LogEvent], retry_was_set: bool, external: bool) -> Option<DerivedRecord> {
-        derived_record(&log_of(events, external), events.last().unwrap(), retry_was_set)
+    fn derived(events: &[LogEvent], retry: RetryTimer, driver: RunDriver) -> Option<DerivedRecord> {
+        derived_record(&log_of(events, driver), events.last().unwrap(), retry)
     }
 
     #[test]
@@ -181,7 +190,7 @@ mod tests {
         let data = json!({"eventName": "paid", "matchCriteria": {"order": 7}, "timeoutAt": AT + 5});
         let created = event(RunEventType::WaitCreated, "wait-1", data);
         let Some(DerivedRecord::PutWait { key, wait }) =
-            derived(std::slice::from_ref(&created), false, false)
+            derived(std::slice::from_ref(&created), RetryTimer::Unset, RunDriver::Runner)
         else {
             panic!("a wait is put");
         };
@@ -190,7 +199,10 @@ mod tests {
         assert_eq!(wait.due_shard, Some(keys::run_due_shard_of(&key)));
 
         let completed = event(RunEventType::WaitCompleted, "wait-1", json!({"outcome": "timeout"}));
-        assert_eq!(derived(&[created, completed], false, false), Some(DerivedRecord::DeleteWait { key }));
+        assert_eq!(
+            derived(&[created, completed], RetryTimer::Unset, RunDriver::Runner),
+            Some(DerivedRecord::DeleteWait { key })
+        );
     }
 
     #[test]
@@ -200,26 +212,36 @@ mod tests {
             event(RunEventType::StepStarted, "step-1", json!({})),
             event(RunEventType::StepRetrying, "step-1", json!({"error": "busy", "retryAfter": AT + 9})),
         ];
-        let Some(DerivedRecord::PutWait { key, wait }) = derived(&retrying, false, false) else {
+        let Some(DerivedRecord::PutWait { key, wait }) =
+            derived(&retrying, RetryTimer::Unset, RunDriver::Runner)
+        else {
             panic!("a timer is put");
         };
         assert_eq!((key.sk.as_str(), wait.due_at), ("TIMER#step-1", Some(at(AT + 9))));
-        assert_eq!(derived(&retrying, false, true), None);
+        assert_eq!(derived(&retrying, RetryTimer::Unset, RunDriver::ExternalProgram), None);
 
         let started = [&retrying[..], &[event(RunEventType::StepStarted, "step-1", json!({}))]].concat();
-        assert_eq!(derived(&started, true, false), Some(DerivedRecord::DeleteWait { key }));
-        assert_eq!(derived(&started, false, false), None);
+        assert_eq!(
+            derived(&started, RetryTimer::Set, RunDriver::Runner),
+            Some(DerivedRecord::DeleteWait { key })
+        );
+        assert_eq!(derived(&started, RetryTimer::Unset, RunDriver::Runner), None);
     }
 
     #[test]
     fn a_hook_claims_its_token_and_releases_it() {
         let created = event(RunEventType::HookCreated, "hook-1", json!({"token": "mine"}));
-        let Some(DerivedRecord::PutHook(hook)) = derived(std::slice::from_ref(&created), false, false) else {
+        let Some(DerivedRecord::PutHook(hook)) =
+            derived(std::slice::from_ref(&created), RetryTimer::Unset, RunDriver::Runner)
+        else {
             panic!("a hook is put");
         };
         assert_eq!(hook.key(), keys::named_hook("t", "mine"));
         let disposed = event(RunEventType::HookDisposed, "hook-1", json!({}));
-        assert_eq!(derived(&[created, disposed], false, false), Some(DerivedRecord::DisposeHook(hook)));
+        assert_eq!(
+            derived(&[created, disposed], RetryTimer::Unset, RunDriver::Runner),
+            Some(DerivedRecord::DisposeHook(hook))
+        );
     }
 
     #[test]

@@ -8,20 +8,20 @@ use ledgerline_event::{Event, Invalid, LogDraft, LogEvent, Name, Properties, ove
 use ledgerline_ledger::{EmitError, Emitter, SealedEvent, check_storable};
 use serde_json::{Map, Value};
 
-use super::{LogEntry, LookPositions, RunRecord};
+use super::{LogEntry, LookPositions, RunRecord, end_run::NO_LEASE};
 use crate::Runs;
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::Answer;
+use ledgerline_store::Conditional;
 
 impl Runs {
-    /// Emits in the context of a run.
+    /// An emitter for events of a run.
     pub fn run_emitter(&self, tenant: &Name, run: &RunRecord) -> Emitter {
-        self.emitter.within(|origin| {
-            origin.tenant = tenant.clone();
-            origin.app = run.app_name.clone();
-            origin.context = run.context();
-            origin.caused_by = run.caused_by.clone();
-            origin.workflow_run_id = Some(run.run_id.to_string());
+        self.emitter.with_scope(|scope| {
+            scope.tenant = tenant.clone();
+            scope.app = run.app_name.clone();
+            scope.context = run.context();
+            scope.caused_by = run.caused_by.clone();
+            scope.workflow_run_id = Some(run.run_id.to_string());
         })
     }
 
@@ -42,17 +42,18 @@ impl Runs {
         Ok(())
     }
 
-    /// Does what is left to do for an external run: its new waits match past events, and its log is emitted.
+    /// Finishes what follows from the log of an external run: gives its new waits the events that were sent for them, and
+    /// emits the log.
     pub async fn settle_run(&self, tenant: &Name, run_id: &Name) -> Result<(), ComponentError> {
         loop {
             let Some(run) = self.records.get(tenant, run_id).await? else { return Ok(()) };
             if !run.external {
-                // A runner of this ledger began it, and settles it.
+                // Its runner does that.
                 return Ok(());
             }
             if let Some(ending) = self.logs.ending_of(&run).await? {
                 let (mut log, _) = self.logs.read_log(&run, tenant).await?;
-                Box::pin(self.logs.end_run(&mut log, &ending, None)).await?;
+                Box::pin(self.logs.end_run(&mut log, &ending, NO_LEASE)).await?;
                 continue;
             }
             let known = run.emitted.min(run.looked());
@@ -66,7 +67,7 @@ impl Runs {
             let looks = positions.to_json();
             return match self.records.note_settled(tenant, &run, emitted, &looks).await? {
                 // If it is refused, the process that woke the run since then settles it, or the sweep.
-                Answer::Done(_) | Answer::Refused(_) => Ok(()),
+                Conditional::Done(_) | Conditional::Refused(_) => Ok(()),
             };
         }
     }
@@ -78,16 +79,16 @@ impl Runs {
             let entries = self.logs.log_entries(tenant, run_id, run.emitted).await?;
             let emitted = self.emit_entries(tenant, &run, entries).await?;
             match self.records.note_emitted(tenant, &run, emitted).await? {
-                Answer::Done(_) => return Ok(()),
+                Conditional::Done(_) => return Ok(()),
                 // Its runner has emitted more by now.
-                Answer::Refused(Some(there)) if there.emitted > emitted => return Ok(()),
+                Conditional::Refused(Some(there)) if there.emitted > emitted => return Ok(()),
                 // It was woken: there is more in the log.
-                Answer::Refused(_) => {}
+                Conditional::Refused(_) => {}
             }
         }
     }
 
-    /// Emits those of these entries that the ledger does not have. Answers the last entry that it has then.
+    /// Emits those of these entries that the ledger does not have. Returns the number of the last entry that it has then.
     async fn emit_entries(
         &self,
         tenant: &Name,
@@ -101,8 +102,8 @@ impl Runs {
         Ok(last)
     }
 
-    /// Gives the waits of these entries, and those that were called, the events that were sent for them. Answers
-    /// whether one of them took one.
+    /// Gives the waits of these entries, and those that were notified, the events that were sent for them. Returns
+    /// whether a wait took an event.
     async fn take_past_events(
         &self,
         tenant: &Name,
@@ -112,7 +113,7 @@ impl Runs {
     ) -> Result<bool, ComponentError> {
         let waits = entries.iter().flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
         let waits: BTreeSet<&Name> =
-            waits.map(|event| &event.correlation_id).chain(&run.called_waits).collect();
+            waits.map(|event| &event.correlation_id).chain(&run.notified_waits).collect();
         if waits.is_empty() {
             return Ok(false);
         }
@@ -150,8 +151,8 @@ fn properties(correlation_id: &Name, data: &Map<String, Value>) -> Properties {
     properties
 }
 
-/// Whether the ledger can hold what an event says. Asked before it is appended: a log that cannot be emitted would
-/// stop its run.
+/// Checks that the ledger can hold the data of an event, before it is appended: a log that cannot be emitted would stop
+/// its run.
 pub fn check_loggable(draft: &LogDraft) -> Result<(), Invalid> {
     let wrong = |reason: String| Invalid::new("eventData", reason);
     if draft.event_data.contains_key(overflow::MARKER) {

@@ -7,10 +7,13 @@ use ledgerline_store::{RunEnding, StoreError};
 use super::{Appended, RunLease, RunLog, RunRecord, log::json_size};
 use crate::RunLogs;
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{RequestRetry, RetryCause, wait_for_turn};
+use ledgerline_store::{RequestRetry, RetryCause, back_off};
 
 /// A larger last event lies in the payload bucket: a record has 400 KB.
 const INLINE_BYTES: usize = 50_000;
+
+/// No lease: for [`RunLogs::append`] and [`RunLogs::end_run`] by a process that is not the run's runner.
+pub(crate) const NO_LEASE: Option<&RunLease> = None;
 
 /// Whether nothing can follow an event of this type.
 pub(crate) fn is_last(event_type: RunEventType) -> bool {
@@ -19,7 +22,7 @@ pub(crate) fn is_last(event_type: RunEventType) -> bool {
 }
 
 impl RunLogs {
-    /// What the record says about an end that comes with a later entry. `nonce` is that of the entry.
+    /// The last event of a run as the record keeps it until a later entry appends it. `nonce` is that of the entry.
     pub async fn ending(&self, last: &LogDraft, nonce: &Name) -> Result<RunEnding, ComponentError> {
         let json = serde_json::to_string(last)
             .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
@@ -31,7 +34,7 @@ impl RunLogs {
         Ok(RunEnding::Stored(key))
     }
 
-    /// The event with which a run ends that has begun to end and has not ended.
+    /// The last event of a run that has begun to end and has not ended.
     pub async fn ending_of(&self, run: &RunRecord) -> Result<Option<LogDraft>, ComponentError> {
         let unreadable = |what: String| StoreError::unreadable("reading a run", what);
         let json = match (&run.ending, &run.ending_key) {
@@ -54,7 +57,8 @@ impl RunLogs {
         }
     }
 
-    /// Closes everything that is open and appends the run's last event. Another end may come first: the log decides.
+    /// Closes everything that is open and appends the run's last event. Another end may come first: the log decides. A
+    /// runner passes the `lease` that it holds on the run; other processes pass [`NO_LEASE`].
     pub async fn end_run(
         &self,
         log: &mut RunLog,
@@ -67,8 +71,8 @@ impl RunLogs {
             match self.append(log, &drafts, lease).await? {
                 // Perhaps more was open than one entry closes.
                 Appended::Done(_) => {}
-                Appended::Behind | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
-                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
+                Appended::StaleLog | Appended::TokenTaken(_) | Appended::Lost | Appended::GuardRefused => {
+                    back_off(&mut retries, RetryCause::LostRace).await?;
                     self.catch_up(log).await?;
                 }
             }

@@ -6,7 +6,7 @@ use ledgerline_store::RunChange;
 
 use super::{
     RunLog,
-    derived_records::{DerivedRecord, derived_record, state_change},
+    derived_records::{DerivedRecord, RetryTimer, derived_record, state_change},
     hook::token_key,
     log::{ENTRY_BYTES, json_size, stored_size},
 };
@@ -51,11 +51,12 @@ impl EntryPlan {
             let (now, event_id) = stamp();
             let at = now.max(log.last_time);
             let event = draft.clone().at(event_id, at);
-            let retry_was_set =
-                log.history.steps().get(&event.correlation_id).is_some_and(|step| step.retry_after.is_some());
+            let retry_after =
+                log.history.steps().get(&event.correlation_id).and_then(|step| step.retry_after);
+            let retry = retry_after.map_or(RetryTimer::Unset, |_| RetryTimer::Set);
             log.history.apply(&event).inspect_err(|_| log.diverged |= !plan.events.is_empty())?;
             log.last_time = at;
-            if let Some(derived) = derived_record(log, &event, retry_was_set) {
+            if let Some(derived) = derived_record(log, &event, retry) {
                 plan.put(derived);
             }
             plan.change = state_change(plan.change, &event);
@@ -89,7 +90,7 @@ impl EntryPlan {
         self.events.iter().any(|event| {
             event.event_type == RunEventType::WaitCompleted
                 && log.history.waits().get(&event.correlation_id).is_some_and(|wait| {
-                    wait.outcome == Some(WaitOutcome::Timeout) && matches!(wait.what, WaitFor::Event { .. })
+                    wait.outcome == Some(WaitOutcome::Timeout) && matches!(wait.target, WaitFor::Event { .. })
                 })
         })
     }
@@ -100,6 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::RunDriver;
 
     fn name(text: impl Into<String>) -> Name {
         Name::new("id", text.into()).unwrap()
@@ -111,7 +113,7 @@ mod tests {
     }
 
     fn plan(drafts: &[LogDraft]) -> EntryPlan {
-        let mut log = RunLog::new(name("t"), name("run-1"), false);
+        let mut log = RunLog::new(name("t"), name("run-1"), RunDriver::Runner);
         let begin = [
             draft(RunEventType::RunCreated, "run-1", json!({"workflowName": "w"})),
             draft(RunEventType::RunStarted, "run-1", json!({})),

@@ -9,12 +9,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Appended, RunLog, RunRecord, emit_log::check_loggable, end_run::is_last, hook::check_chosen_token,
+    Appended, RunLog, RunRecord,
+    emit_log::check_loggable,
+    end_run::{NO_LEASE, is_last},
+    hook::check_chosen_token,
 };
 use crate::new_run_of;
 use crate::{ExternalRuns, RunDriver};
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{RequestRetry, RetryCause, wait_for_turn};
+use ledgerline_store::{RequestRetry, RetryCause, back_off};
 
 /// A request to append an event.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,14 +32,14 @@ pub struct ExternalEvent {
 }
 
 impl ExternalRuns {
-    /// Appends one event to the log of a run; `run_created` makes it. Answers the event and how everything stands.
+    /// Appends one event to the log of a run; `run_created` makes it. Returns the event, and the state of the run after it.
     pub async fn append_external(
         &self,
         emitter: &Emitter,
         run_id: &str,
         event: ExternalEvent,
     ) -> Result<(LogEvent, RunHistory), ComponentError> {
-        let tenant = &emitter.origin().tenant.clone();
+        let tenant = &emitter.scope().tenant.clone();
         let run_id = Name::new("runId", run_id)?;
         let event_type = RunEventType::parse(&event.event_type).ok_or_else(|| {
             let known: Vec<&str> = RunEventType::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -54,7 +57,7 @@ impl ExternalRuns {
         let draft = with_token(draft, || self.runs.logs.new_hook_token());
         let (mut log, _) = self.runs.logs.read_log(&run, tenant).await?;
         if let Some(ending) = self.runs.logs.ending_of(&run).await? {
-            self.runs.logs.end_run(&mut log, &ending, None).await?;
+            self.runs.logs.end_run(&mut log, &ending, NO_LEASE).await?;
         }
         let mut retries = RequestRetry::default();
         loop {
@@ -64,7 +67,7 @@ impl ExternalRuns {
             if is_last(event_type) {
                 drafts.splice(0..0, log.history.closings());
             }
-            match self.runs.logs.append(&mut log, &drafts, None).await? {
+            match self.runs.logs.append(&mut log, &drafts, NO_LEASE).await? {
                 Appended::Done(entry) => {
                     let Some(event) = entry.events.into_iter().find(|event| is(event, &draft)) else {
                         continue;
@@ -75,15 +78,17 @@ impl ExternalRuns {
                 Appended::TokenTaken(hook_id) => {
                     self.runs.logs.catch_up(&mut log).await?;
                     let conflict = conflict(&draft, hook_id);
-                    if let Appended::Done(entry) = self.runs.logs.append(&mut log, &[conflict], None).await? {
+                    if let Appended::Done(entry) =
+                        self.runs.logs.append(&mut log, &[conflict], NO_LEASE).await?
+                    {
                         self.runs.continue_run(tenant, &run_id, RunDriver::of(run.external)).await?;
                         let event = entry.events.into_iter().next().ok_or_else(|| unknown(&run_id))?;
                         return Ok((event, log.history));
                     }
                     self.runs.logs.catch_up(&mut log).await?;
                 }
-                Appended::Behind | Appended::Lost | Appended::GuardRefused => {
-                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
+                Appended::StaleLog | Appended::Lost | Appended::GuardRefused => {
+                    back_off(&mut retries, RetryCause::LostRace).await?;
                     self.runs.logs.catch_up(&mut log).await?;
                 }
             }
@@ -96,7 +101,7 @@ impl ExternalRuns {
         run: &RunRecord,
         event: &LogEvent,
     ) -> Result<(), ComponentError> {
-        self.runs.continue_run(&log.tenant, &run.run_id, RunDriver::of(log.external)).await?;
+        self.runs.continue_run(&log.tenant, &run.run_id, log.driver).await?;
         if event.waits_for_event() {
             // An event that was sent before may have completed the wait already.
             self.runs.logs.catch_up(log).await?;
@@ -110,7 +115,7 @@ impl ExternalRuns {
         run_id: Name,
         draft: LogDraft,
     ) -> Result<(LogEvent, RunHistory), ComponentError> {
-        let new = new_run_of(emitter, run_id.clone(), draft.event_data, true)?;
+        let new = new_run_of(emitter, run_id.clone(), draft.event_data, RunDriver::ExternalProgram)?;
         let tenant = &new.tenant_id;
         if let Some(there) = self.runs.create_run(&new).await?
             && there.created_by != new.event_id
@@ -165,9 +170,9 @@ fn draft_of(
 /// events of a run that a runner of this ledger executes, except its cancellation.
 fn take_over(log: &mut RunLog, event_type: RunEventType) -> Result<(), ComponentError> {
     match event_type {
-        _ if log.external => Ok(()),
+        _ if log.driver.is_external() => Ok(()),
         RunEventType::RunStarted => {
-            log.external = true;
+            log.driver = RunDriver::ExternalProgram;
             Ok(())
         }
         RunEventType::RunCancelled => Ok(()),

@@ -12,20 +12,20 @@ use super::{
     wake::{ExternalAppend, Woken},
 };
 use crate::{Hooks, RunDriver, RunLogs};
-use ledgerline_outbox::{ComponentError, FirstRequest, Keyed, check_idempotency_key};
+use ledgerline_outbox::{ComponentError, FirstRequest, KeyedRequest, check_idempotency_key};
 use ledgerline_store::{HookRecord, LogGuard};
 
 /// What a token that was made here begins with.
 const MADE: &str = "htok_";
 
-/// What became of a payload.
+/// What became of a payload that was sent to a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookAnswer {
     /// The run has it.
     Received {
-        /// Whose it is.
+        /// The run of the hook.
         run_id: Name,
-        /// The event that says so.
+        /// The id of the `hook_received` event.
         event_id: Name,
         /// Whether an earlier request with the same key brought it.
         collapsed: bool,
@@ -57,7 +57,7 @@ pub(crate) fn hook_record(
     run_id: &Name,
     hook_id: &Name,
     token: &str,
-    external: bool,
+    driver: RunDriver,
 ) -> HookRecord {
     HookRecord {
         tenant_id: tenant.clone(),
@@ -65,7 +65,7 @@ pub(crate) fn hook_record(
         hook_id: hook_id.clone(),
         token_digest: digest(token),
         name: (!is_made(token)).then(|| token.to_owned()),
-        external,
+        external: driver.is_external(),
         disposed: false,
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn token_key(tenant: &Name, draft: &LogDraft) -> Option<ControlKey> {
         return None;
     }
     let token = draft.event_data.get("token").and_then(Value::as_str)?;
-    Some(hook_record(tenant, &draft.correlation_id, &draft.correlation_id, token, false).key())
+    Some(hook_record(tenant, &draft.correlation_id, &draft.correlation_id, token, RunDriver::Runner).key())
 }
 
 fn is_made(token: &str) -> bool {
@@ -135,7 +135,7 @@ impl Hooks {
         if !bool::from(hook.token_digest.as_bytes().ct_eq(expected.as_bytes())) {
             return Ok(HookAnswer::Unknown);
         }
-        let keyed = idempotency_key.map(|idempotency_key| Keyed {
+        let keyed = idempotency_key.map(|idempotency_key| KeyedRequest {
             row: keys::hook_request(&key, &idempotency_key),
             content_hash: ledgerline_outbox::short_hash(&[&payload.to_string()]),
             any_content: false,
@@ -181,16 +181,17 @@ impl Hooks {
         }
     }
 
-    /// What was answered when a payload with this key came first; the run is continued if it has not been since.
+    /// The answer to an earlier payload with this key, if there was one. Continues the run, in case the earlier process died
+    /// before it did.
     async fn received_before(
         &self,
         hook: &HookRecord,
-        keyed: Option<&Keyed>,
+        keyed: Option<&KeyedRequest>,
     ) -> Result<Option<HookAnswer>, ComponentError> {
         let Some(keyed) = keyed else { return Ok(None) };
         let Some(first) = self.outbox.repeated(keyed).await? else { return Ok(None) };
         let (Some(event_id), Some(run_id)) = (first.made, first.run_id) else { return Ok(None) };
-        // A token that was chosen may be that of another run's hook by now.
+        // A hook of another run may have the chosen token by now.
         if run_id == hook.run_id {
             self.runs.continue_run(&hook.tenant_id, &run_id, RunDriver::of(hook.external)).await?;
         }

@@ -5,7 +5,7 @@ use super::{LookPositions, RunRecord};
 use crate::RunLeases;
 use ledgerline_event::{Millis, Name};
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{Answer, NewRunLease, RunRelease, VisitEnd};
+use ledgerline_store::{Conditional, NewRunLease, RunRelease, VisitEnd};
 
 /// How long a runner has a run without renewing.
 pub const RUN_LEASE_MS: u64 = 60_000;
@@ -13,7 +13,7 @@ pub const RUN_LEASE_MS: u64 = 60_000;
 /// Characters of an error that the record keeps: errors may quote what they are about.
 const ERROR_CHARS: usize = 1_000;
 
-/// What became of asking for a run.
+/// What became of acquiring a run.
 #[derive(Debug)]
 pub enum RunAcquisition {
     /// This runner holds it for a while.
@@ -26,7 +26,7 @@ pub enum RunAcquisition {
     Unknown,
 }
 
-/// A run that is ours, as far as we know.
+/// A run that this process holds, as far as it knows.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct RunLease {
@@ -41,9 +41,9 @@ pub struct RunLease {
 /// What became of renewing a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
-    /// Nothing has happened.
+    /// The run was not woken.
     Kept,
-    /// The run was woken: there is more in its log, or a sender has called one of its waits.
+    /// The run was woken: there is more in its log, or a sender has notified one of its waits.
     Woken,
     /// Another runner has the run.
     Lost,
@@ -110,7 +110,7 @@ fn release_of<'a>(
     error: &'a str,
 ) -> RunRelease<'a> {
     let (visit, alarm_at, due_at) = match plan {
-        // A runner that releases it in order has done everything up to there, for every wait that was called.
+        // A runner that releases it in order has done everything up to there, for every wait that was notified.
         ReleasePlan::UntilWoken { alarm_at } => (VisitEnd::Done { looks }, alarm_at, None),
         ReleasePlan::Until(at) => (VisitEnd::Done { looks }, None, Some(at)),
         ReleasePlan::AfterFailure { again_at, alarm_at, failed, rejected, .. } => {
@@ -128,7 +128,7 @@ pub enum Released {
     /// No runner holds it now.
     Done,
     /// It was woken meanwhile, so this runner still holds it: there is more in its log, or a sender has
-    /// called one of its waits.
+    /// notified one of its waits.
     Woken,
     /// This runner did not hold it any more.
     Lost,
@@ -146,29 +146,29 @@ impl RunLeases {
         let owner = self.emitter.new_event_id();
         let lease = NewRunLease { owner: &owner, now, until: now.plus(lease_ms) };
         let record = match self.records.acquire(tenant, run_id, lease).await? {
-            Answer::Done(record) => record,
+            Conditional::Done(record) => record,
             // The answer to our own request was lost, and it was sent again.
-            Answer::Refused(Some(record)) if record.lease_owner.as_ref() == Some(&owner) => record,
-            Answer::Refused(Some(record)) if record.is_held(now) => return Ok(RunAcquisition::Held),
-            Answer::Refused(Some(_)) => return Ok(RunAcquisition::Ended),
-            Answer::Refused(None) => return Ok(RunAcquisition::Unknown),
+            Conditional::Refused(Some(record)) if record.lease_owner.as_ref() == Some(&owner) => record,
+            Conditional::Refused(Some(record)) if record.is_held(now) => return Ok(RunAcquisition::Held),
+            Conditional::Refused(Some(_)) => return Ok(RunAcquisition::Ended),
+            Conditional::Refused(None) => return Ok(RunAcquisition::Unknown),
         };
         let positions = LookPositions::of(&record);
         let lease = RunLease { tenant: tenant.clone(), record, positions, owner, lease_ms };
         Ok(RunAcquisition::Acquired(Box::new(lease)))
     }
 
-    /// Renews the lease on a run, and notes how often the run was woken and which of its waits were called.
+    /// Renews the lease on a run, and notes how often the run was woken and which of its waits were notified.
     pub async fn renew_run(&self, lease: &mut RunLease) -> Result<Renewed, ComponentError> {
         let until = self.emitter.now().plus(lease.lease_ms);
         let run_id = &lease.record.run_id;
         Ok(match self.records.renew(&lease.tenant, run_id, &lease.owner, until).await? {
-            Answer::Done(record) => {
+            Conditional::Done(record) => {
                 let woken = record.wake_count != lease.record.wake_count;
                 lease.record = record;
                 if woken { Renewed::Woken } else { Renewed::Kept }
             }
-            Answer::Refused(_) => Renewed::Lost,
+            Conditional::Refused(_) => Renewed::Lost,
         })
     }
 
@@ -183,12 +183,12 @@ impl RunLeases {
         let error = how.shortened_error();
         let release = release_of(lease, emitted, how, looks.as_deref(), &error);
         match self.records.release(&lease.tenant, &lease.record.run_id, release).await? {
-            Answer::Done(_) => Ok(Released::Done),
-            Answer::Refused(Some(record)) if record.lease_owner.as_ref() == Some(&lease.owner) => {
+            Conditional::Done(_) => Ok(Released::Done),
+            Conditional::Refused(Some(record)) if record.lease_owner.as_ref() == Some(&lease.owner) => {
                 lease.record = record;
                 Ok(Released::Woken)
             }
-            Answer::Refused(_) => Ok(Released::Lost),
+            Conditional::Refused(_) => Ok(Released::Lost),
         }
     }
 }

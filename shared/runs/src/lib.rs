@@ -1,4 +1,4 @@
-//! Runs of durable workflows, as the store knows them: a record, a log that only grows, and what a run waits for.
+//! Runs of durable workflows, as they are stored: each has a record, a log that only grows, and the waits that it has open.
 //!
 //! The log decides. Entry n + 1 is put if it is absent, and everything that an entry brings about (a wait, a timer,
 //! a hook, the run's state) changes in the same transaction. Concurrent appends conflict: the loser reads the
@@ -45,9 +45,9 @@ pub use ledgerline_store::RunRecord;
 pub use log::{LogEntry, RunLog};
 pub use match_past_events::{LookPositions, PastEvent};
 pub use query::{LogPlace, RunDetails, RunPage, RunSummary, SentEventPage, SentEventView};
-pub use send_event::{EventSubmission, SubmittedEvent};
+pub use send_event::{EventSubmission, SendingRun, SentRow, SubmittedEvent};
 pub use sweep::RunsSwept;
 pub use wake::{EventTaken, RunDriver, RunMessage};
 
-pub(crate) use completion_notify::CompletionNotify;
+pub(crate) use completion_notify::CompletionNotifier;
 pub(crate) use create::new_run_of;

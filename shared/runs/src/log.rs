@@ -6,7 +6,7 @@ use ledgerline_store::{LogEntryRow, RunRecord, StoreError, keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::RunLogs;
+use crate::{RunDriver, RunLogs};
 use ledgerline_outbox::ComponentError;
 
 /// Larger details of an event lie in the payload bucket.
@@ -16,7 +16,7 @@ const ENVELOPE_BYTES: usize = 250;
 /// The events of one entry take no more than this: a row has 400 KB.
 pub(crate) const ENTRY_BYTES: usize = 300_000;
 
-/// What was appended at once.
+/// The events that one append added to a log.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct LogEntry {
@@ -31,7 +31,7 @@ impl LogEntry {
     }
 }
 
-/// A run's log as far as it was read, and where everything stands after it.
+/// A run's log as far as it was read, folded.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct RunLog {
@@ -41,7 +41,7 @@ pub struct RunLog {
     pub sequence: u64,
     pub history: RunHistory,
     pub last_time: Millis,
-    pub external: bool,
+    pub driver: RunDriver,
     /// Whether `history` has events that were not appended after all.
     pub diverged: bool,
 }
@@ -57,14 +57,14 @@ struct StoredEvent {
 
 impl RunLog {
     /// A log of which nothing is read.
-    pub fn new(tenant: Name, run_id: Name, external: bool) -> Self {
+    pub fn new(tenant: Name, run_id: Name, driver: RunDriver) -> Self {
         Self {
             tenant,
             run_id,
             sequence: 0,
             history: RunHistory::default(),
             last_time: Millis::MIN,
-            external,
+            driver,
             diverged: false,
         }
     }
@@ -115,7 +115,7 @@ impl RunLogs {
     pub async fn last_entry(&self, tenant: &str, run_id: &str) -> Result<Option<LogEntry>, ComponentError> {
         let Some(row) = self.entries.last(tenant, run_id).await? else { return Ok(None) };
         let (sequence, stored) = parse(row)?;
-        // Only what happened is asked for here, not the details in the payload bucket.
+        // Callers need the types of the events, not their details, which may be in the payload bucket.
         Ok(Some(LogEntry { sequence, events: stored.into_iter().map(|stored| stored.event).collect() }))
     }
 
@@ -135,7 +135,7 @@ impl RunLogs {
         tenant: &Name,
         known: &[LogEntry],
     ) -> Result<(RunLog, Vec<LogEntry>), ComponentError> {
-        let mut log = RunLog::new(tenant.clone(), run.run_id.clone(), run.external);
+        let mut log = RunLog::new(tenant.clone(), run.run_id.clone(), RunDriver::of(run.external));
         for entry in known {
             log.add(entry)?;
         }
@@ -146,13 +146,13 @@ impl RunLogs {
         Ok((log, entries))
     }
 
-    /// Reads the entries that other processes have appended since, and folds them into `log`. Answers the new
+    /// Reads the entries that other processes have appended since, and folds them into `log`. Returns the new
     /// entries.
     pub async fn catch_up(&self, log: &mut RunLog) -> Result<Vec<LogEntry>, ComponentError> {
         let known = log.sequence;
         if log.diverged {
-            // The fold begins anew. Whether the run is external is not part of the fold.
-            *log = RunLog::new(log.tenant.clone(), log.run_id.clone(), log.external);
+            // The fold begins anew. The driver is not part of the fold.
+            *log = RunLog::new(log.tenant.clone(), log.run_id.clone(), log.driver);
         }
         let mut entries = self.log_entries(&log.tenant, &log.run_id, log.sequence).await?;
         for entry in &entries {

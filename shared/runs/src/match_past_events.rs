@@ -14,7 +14,7 @@ use super::SentEvent;
 use crate::SentEvents;
 use ledgerline_outbox::{ComponentError, short_hash};
 
-/// More pairs of name and criteria than this are forgotten: looking again is only work.
+/// The most pairs of name and criteria that a run remembers. It looks through the events of a forgotten pair again.
 const MAX_POSITIONS: usize = 32;
 
 /// How far a run has looked, by name and criteria.
@@ -22,7 +22,7 @@ const MAX_POSITIONS: usize = 32;
 #[serde(transparent)]
 pub struct LookPositions(BTreeMap<String, Looked>);
 
-/// The places that a run has looked at without a gap: all events in them that fit, it has had.
+/// A range of places, without a gap, in which the run has taken every event that fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Looked {
     after: String,
@@ -118,12 +118,12 @@ impl SentEvents {
         let Some(wait) = history.waits().get(wait_id).filter(|wait| !wait.state.is_terminal()) else {
             return Ok(None);
         };
-        let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { return Ok(None) };
+        let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.target else { return Ok(None) };
         if let Some(since) = since {
             // An answer from now on lies after it, whatever the clock of its sender shows.
             self.raise_sent_floor(tenant, (*since).min(self.emitter.now())).await?;
         }
-        // Before the rows: whatever is accepted later lies behind no row that is read now.
+        // Read the watermark before the rows: an event that is accepted later lies after every row that is read now.
         let order = self.sent_order(tenant, event_name).await?;
         let in_order = self.senders_keep_order().await?;
         let settled = order.watermark.filter(|_| in_order);
@@ -163,7 +163,7 @@ impl LookPositions {
 /// Whether a sent event fits the criteria, and the run has not had it.
 fn fits(row: &SentEventRecord, criteria: &Value, history: &RunHistory) -> bool {
     !history.has_had(&row.event_id)
-        && serde_json::from_str(&row.match_criteria).is_ok_and(|sent: Value| contains(&sent, criteria))
+        && serde_json::from_str(&row.sent_match).is_ok_and(|sent: Value| contains(&sent, criteria))
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl From<RunRecord> for RunSummary {
 }
 
 impl RunLogs {
-    /// The run, or that there is none.
+    /// The record of a run; an error if there is none.
     pub async fn known_run(&self, tenant: &Name, run_id: &str) -> Result<RunRecord, ComponentError> {
         self.records.get(tenant, run_id).await?.ok_or_else(|| ComponentError::Unknown {
             what: "runs",
@@ -131,7 +131,7 @@ impl RunLogs {
 }
 
 impl Runs {
-    /// Runs, the newest first: of one state, or of all, those that are under way before those that have ended.
+    /// Runs of one state, the newest first; or of all, by state: running, pending, failed, cancelled, completed.
     pub async fn runs(
         &self,
         tenant: &Name,
@@ -192,7 +192,7 @@ impl Runs {
         let mut listed = BTreeSet::new();
         for row in events {
             last = Some(keys::sent_place(row.timestamp, &row.event_id));
-            // An event whose sender died has more than one place, perhaps.
+            // If its sender died, an event may have rows at more than one place.
             if !listed.insert(row.event_id.clone()) {
                 continue;
             }

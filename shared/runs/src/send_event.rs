@@ -1,5 +1,5 @@
 //! Sending events to runs. The sender first writes the event under every leaf of its match ([`super::sent_order`]), and only
-//! then looks for waits that it fits and calls their runs; a run first registers a wait, and only then looks for events. So
+//! then looks for waits that it fits and notifies their runs; a run first registers a wait, and only then looks for events. So
 //! one of the two sees the other. A sender completes no wait: the run takes the oldest event that fits.
 
 use futures::{FutureExt, StreamExt, stream};
@@ -15,15 +15,15 @@ use serde_json::{Map, Value, json};
 
 use crate::{EventSender, Runs, SentEvents};
 use ledgerline_outbox::{
-    ComponentError, Effects, Keyed, Made, PendingEffects, SentEvent, check_idempotency_key,
+    ComponentError, Effects, KeyedRequest, Made, PendingEffects, SentEvent, check_idempotency_key,
 };
 
 /// A match is stored under each of its leaves: it should be short.
 const MATCH_BYTES: usize = 8_000;
 /// Larger data lies in the payload bucket.
 const INLINE_BYTES: usize = 50_000;
-/// Leaves that are looked at side by side.
-const SIDE_BY_SIDE: usize = 16;
+/// Leaves that are looked at at the same time.
+const MAX_CONCURRENT: usize = 16;
 
 /// A request to send an event to runs.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,9 +33,9 @@ pub struct EventSubmission {
     pub event: String,
     #[serde(default)]
     pub data: Value,
-    #[serde(default = "nothing")]
+    #[serde(default = "empty_match")]
     pub r#match: Value,
-    /// Sent once more under this key, the event is not sent again.
+    /// A repeated request with this key returns the first event's id.
     #[serde(default)]
     pub idempotency_key: Option<String>,
 }
@@ -50,58 +50,75 @@ pub struct SubmittedEvent {
     pub collapsed: bool,
 }
 
-fn nothing() -> Value {
+/// The run that sends an event: with a fixed id, so a repeat is idempotent.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct SendingRun<'a> {
+    pub run_id: &'a Name,
+    /// The id that the event gets.
+    pub event_id: Name,
+}
+
+/// The rows of a sent event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SentRow {
+    /// The row under a leaf of its match: it leads to the full row.
+    Index,
+    /// The one row that holds the event itself.
+    Full,
+}
+
+fn empty_match() -> Value {
     Value::Object(Map::new())
 }
 
-/// What a sent event is written under: its leaves, and once whole.
+/// The leaves under which a sent event is written; `None` for its full row.
 pub(crate) fn leaves_of(sent: &SentEvent) -> Vec<Option<u64>> {
-    event_leaves(&sent.match_criteria).into_iter().map(Some).chain([None]).collect()
+    event_leaves(&sent.sent_match).into_iter().map(Some).chain([None]).collect()
 }
 
 impl EventSubmission {
-    /// The request under the key of the event, if it has one.
-    fn keyed(&self, tenant: &str) -> Result<Option<Keyed>, Invalid> {
+    /// The idempotency key of the request, if it has one, with the hash of its content.
+    fn keyed(&self, tenant: &str) -> Result<Option<KeyedRequest>, Invalid> {
         let Some(key) = &self.idempotency_key else { return Ok(None) };
         check_idempotency_key("idempotencyKey", key)?;
         let asked = json!({ "event": self.event, "data": self.data, "match": self.r#match });
         let content_hash = ledgerline_outbox::short_hash(&[&asked.to_string()]);
-        Ok(Some(Keyed { row: keys::send_request(tenant, key), content_hash, any_content: false }))
+        Ok(Some(KeyedRequest { row: keys::send_request(tenant, key), content_hash, any_content: false }))
     }
 }
 
 /// Whether a sent event has what a wait asks for, as JSON.
 fn fits(sent: &SentEvent, criteria: &str) -> bool {
-    serde_json::from_str(criteria).is_ok_and(|criteria: Value| contains(&sent.match_criteria, &criteria))
+    serde_json::from_str(criteria).is_ok_and(|criteria: Value| contains(&sent.sent_match, &criteria))
 }
 
 impl EventSender {
-    /// Sends an event to whichever runs wait for it, or will. `from` is the run that sends it, and the id that the event
-    /// is to have then: sent again it changes nothing.
+    /// Sends an event to the runs that wait for it, now or later. `from` is the run that sends it, if a run does.
     pub async fn send_event(
         &self,
         emitter: &Emitter,
         submission: EventSubmission,
-        from: Option<(&Name, Name)>,
+        from: Option<SendingRun<'_>>,
     ) -> Result<SubmittedEvent, ComponentError> {
         let event_name = Name::new("event", submission.event.as_str())?;
         if let Some(beginning) = ledgerline_subscription::reserved_beginning(&event_name) {
             let reason = format!("`{event_name}` cannot be sent: `{beginning}…` are the system's own events");
             return Err(Invalid::new("event", reason).into());
         }
-        let keyed = submission.keyed(&emitter.origin().tenant)?;
+        let keyed = submission.keyed(&emitter.scope().tenant)?;
         if let Some(keyed) = &keyed
             && let Some(event_id) = self.outbox.repeated(keyed).await?.and_then(|first| first.made)
         {
             return Ok(SubmittedEvent { event_id, collapsed: true });
         }
-        let (run_id, event_id) = from.unzip();
+        let (run_id, event_id) = from.map(|from| (from.run_id, from.event_id)).unzip();
         let sent = SentEvent {
-            tenant_id: emitter.origin().tenant.clone(),
+            tenant_id: emitter.scope().tenant.clone(),
             event_id: event_id.unwrap_or_else(|| self.emitter.new_event_id()),
             event_name,
             data: submission.data,
-            match_criteria: submission.r#match,
+            sent_match: submission.r#match,
             source_type: if run_id.is_some() { "workflow" } else { "external" }.to_owned(),
             source_instance_id: run_id.cloned(),
             timestamp: emitter.now(),
@@ -112,13 +129,14 @@ impl EventSender {
         let pending = PendingEffects { key, effects, started: Some(event_id.clone()), ttl: None };
         match self.outbox.execute_once(pending, keyed.as_ref()).await {
             Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
+            // `Before(None)`: the claim of this event id exists and does not name its event. The id is the same.
             Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
-            // Too many senders want one of the runs, or the table throttles. The event is accepted and the sweep calls the rest: after an error
-            // the sender would send it twice.
-            Err(ComponentError::NotCalled(error))
+            // Too many senders notify one of the runs at once, or the table throttles. The event is accepted, and the sweep
+            // notifies the other runs: after an error the sender would send it twice.
+            Err(ComponentError::NotNotified(error))
                 if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
             {
-                tracing::warn!(%event_id, %error, "some runs were not called for an event; the sweep resumes it");
+                tracing::warn!(%event_id, %error, "some runs were not notified of an event; the sweep notifies them");
                 Ok(SubmittedEvent { event_id, collapsed: false })
             }
             Err(error) => Err(error),
@@ -127,21 +145,21 @@ impl EventSender {
 }
 
 impl SentEvents {
-    /// What sending an event takes: it is also an ordinary event of the ledger.
+    /// The effects of sending an event: it goes to runs, and it is also an ordinary event of the ledger.
     pub async fn sent_effects(&self, emitter: &Emitter, sent: SentEvent) -> Result<Effects, ComponentError> {
-        check_match("match", &sent.match_criteria)?;
-        let size = sent.match_criteria.to_string().len();
+        check_match("match", &sent.sent_match)?;
+        let size = sent.sent_match.to_string().len();
         if size > MATCH_BYTES {
             let reason =
                 format!("has {size} bytes; at most {MATCH_BYTES} are allowed: put the rest into data");
             return Err(Invalid::new("match", reason).into());
         }
         check_storable(&sent.data.to_string()).map_err(|reason| Invalid::new("data", reason))?;
-        check_storable(&sent.match_criteria.to_string()).map_err(|reason| Invalid::new("match", reason))?;
+        check_storable(&sent.sent_match.to_string()).map_err(|reason| Invalid::new("match", reason))?;
         let properties = json!({
             "eventName": sent.event_name,
             "data": sent.data,
-            "matchCriteria": sent.match_criteria,
+            "matchCriteria": sent.sent_match,
             "sourceType": sent.source_type,
             "sourceInstanceId": sent.source_instance_id,
         });
@@ -156,21 +174,21 @@ impl SentEvents {
         Ok(Effects { events, sends: vec![sent], ..Effects::default() })
     }
 
-    /// The record of a sent event at a place; the `whole` one holds the event itself.
+    /// A row of a sent event at a place.
     pub async fn sent_record(
         &self,
         sent: &SentEvent,
         place: Millis,
-        whole: bool,
+        kind: SentRow,
     ) -> Result<SentEventRecord, ComponentError> {
         let mut row = SentEventRecord {
             event_id: sent.event_id.clone(),
             timestamp: place,
-            match_criteria: sent.match_criteria.to_string(),
+            sent_match: sent.sent_match.to_string(),
             event: None,
             event_key: None,
         };
-        if whole {
+        if kind == SentRow::Full {
             let json = serde_json::to_string(sent)
                 .map_err(|error| StoreError::unreadable("PutItem", error.to_string()))?;
             if json.len() <= INLINE_BYTES {
@@ -207,29 +225,29 @@ impl SentEvents {
 }
 
 impl Runs {
-    /// Writes a sent event down and calls the runs that wait for it. The same again changes nothing.
+    /// Writes the rows of a sent event and notifies the runs that wait for it. Repeating it changes nothing.
     pub async fn deliver_sent(&self, sent: &SentEvent) -> Result<(), ComponentError> {
         self.sent.place_sent(sent).await?;
         let lookups: Vec<_> =
-            leaves_of(sent).into_iter().map(|leaf| self.call_waiters(sent, leaf).boxed()).collect();
+            leaves_of(sent).into_iter().map(|leaf| self.notify_waiters(sent, leaf).boxed()).collect();
         let looked: Vec<Result<(), ComponentError>> =
-            stream::iter(lookups).buffer_unordered(SIDE_BY_SIDE).collect().await;
+            stream::iter(lookups).buffer_unordered(MAX_CONCURRENT).collect().await;
         looked.into_iter().collect::<Result<(), _>>().map_err(|error| match error {
-            ComponentError::Store(error) => ComponentError::NotCalled(error),
+            ComponentError::Store(error) => ComponentError::NotNotified(error),
             other => other,
         })
     }
 
-    async fn call_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), ComponentError> {
+    async fn notify_waiters(&self, sent: &SentEvent, leaf: Option<u64>) -> Result<(), ComponentError> {
         let mut waiters = self.waits.waiters(&sent.tenant_id, &sent.event_name, leaf);
         let mut trouble = None;
         while let Some(waiter) = waiters.next().await? {
             if !waiter.wait.match_criteria.as_deref().is_some_and(|criteria| fits(sent, criteria)) {
                 continue;
             }
-            // A run that cannot be called must not keep the others waiting.
-            if let Err(error) = self.call_run(&sent.tenant_id, &waiter).await {
-                tracing::error!(run_id = %waiter.wait.run_id, event_id = %sent.event_id, %error, "a run was not called; the sweep tries again");
+            // If one run cannot be notified, the others must not wait for it.
+            if let Err(error) = self.notify_run(&sent.tenant_id, &waiter).await {
+                tracing::error!(run_id = %waiter.wait.run_id, event_id = %sent.event_id, %error, "a run was not notified; the sweep retries");
                 trouble = Some(error);
             }
         }

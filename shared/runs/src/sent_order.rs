@@ -14,14 +14,17 @@ use std::sync::atomic::Ordering;
 use ledgerline_event::{Millis, Name};
 use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
-    Answer, RequestRetry, RetryCause, SentEventRecord, SentFloor, SentOrder, StoreError, keys, wait_for_turn,
+    Conditional, RequestRetry, RetryCause, SentEventRecord, SentFloor, SentOrder, StoreError, back_off, keys,
 };
 
-use super::{SentEvent, send_event::leaves_of};
+use super::{
+    SentEvent,
+    send_event::{SentRow, leaves_of},
+};
 use crate::SentEvents;
 
-/// Senders of the version before know no watermark. A deployment lasts less than this: for so long after the first
-/// process of this version came, readers look at all events of a name.
+/// Senders of versions before 0.1.0 know no watermark. A deployment lasts less than this: for so long after the first
+/// process of this version started, readers look at all events of a name.
 const GRACE_MS: u64 = 3_600_000;
 /// Tenants whose floor one process remembers.
 const MAX_REMEMBERED: usize = 1_000;
@@ -63,7 +66,7 @@ impl SentEvents {
                 Published::Passed(passed) => {
                     watermark = Some(passed);
                     attempt += 1;
-                    wait_for_turn(&mut retries, RetryCause::Behind).await?;
+                    back_off(&mut retries, RetryCause::LostRace).await?;
                 }
             }
         }
@@ -76,7 +79,8 @@ impl SentEvents {
     ) -> Result<Vec<(Option<u64>, SentEventRecord)>, ComponentError> {
         let mut records = Vec::new();
         for leaf in leaves_of(sent) {
-            records.push((leaf, self.sent_record(sent, place, leaf.is_none()).await?));
+            let row = if leaf.is_some() { SentRow::Index } else { SentRow::Full };
+            records.push((leaf, self.sent_record(sent, place, row).await?));
         }
         Ok(records)
     }
@@ -107,8 +111,8 @@ impl SentEvents {
         place: &str,
     ) -> Result<Published, ComponentError> {
         match self.records.raise_watermark(tenant, event_name, place).await? {
-            Answer::Done(_) => Ok(Published::Done),
-            Answer::Refused(there) => match there.and_then(|there| there.watermark) {
+            Conditional::Done(_) => Ok(Published::Done),
+            Conditional::Refused(there) => match there.and_then(|there| there.watermark) {
                 // The answer to this very request was lost, and the client sent it again.
                 Some(watermark) if watermark == place => Ok(Published::Done),
                 Some(watermark) => Ok(Published::Passed(watermark)),
@@ -123,8 +127,8 @@ impl SentEvents {
             return Ok(());
         }
         let floor = match self.records.raise_floor(tenant, floor).await? {
-            Answer::Done(there) | Answer::Refused(Some(there)) => there.floor,
-            Answer::Refused(None) => floor,
+            Conditional::Done(there) | Conditional::Refused(Some(there)) => there.floor,
+            Conditional::Refused(None) => floor,
         };
         if let Ok(mut known) = self.floors.lock() {
             if known.len() >= MAX_REMEMBERED {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{LogDraft, Millis, Name, RunEntity, RunEventType};
 use ledgerline_store::{
-    Answer, LogGuard,
+    Conditional, LogGuard,
     keys::{self, ControlKey},
 };
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{RunDriver, RunSweep};
 use ledgerline_outbox::{ComponentError, Message, Sweeper};
-use ledgerline_store::sweep_shards::{Part, Place, parts};
+use ledgerline_store::sweep_shards::{Part, SweepCursor, parts};
 
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
 const AHEAD_MS: u64 = 150_000;
@@ -28,19 +28,19 @@ const LATE_MS: u64 = 10_000;
 
 /// How long a sweep lasts at most, unless its caller says so.
 const BUDGET: Duration = Duration::from_secs(45);
-/// How often a sweep writes how far it is.
+/// How often a sweep stores its position.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 /// Records that are read at once…
 const PAGE: i32 = 50;
-/// …and handled side by side.
+/// …and handled at the same time.
 const AT_ONCE: usize = 16;
 
-/// What became of one record.
+/// What a sweep did for one record.
 #[derive(Default)]
 struct Seen {
     sent_again: bool,
     timer: bool,
-    /// For the runners, together with those of others.
+    /// A message for the runners: the sweep sends the messages of a page together.
     message: Option<Message>,
 }
 
@@ -50,7 +50,7 @@ struct Seen {
 pub struct RunsSwept {
     /// Runs that were sent to the runners again.
     pub sent_again: usize,
-    /// Timers that were seen to.
+    /// Timers that were handled.
     pub timers: usize,
 }
 
@@ -62,18 +62,18 @@ impl RunSweep {
 
     /// The same until `deadline`. Some are handled even if the deadline has passed.
     pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, ComponentError> {
-        let mut place: Option<Place> = self.due.place().await?;
+        let mut place: Option<SweepCursor> = self.due.cursor().await?;
         let mut swept = RunsSwept::default();
         let mut failure = None;
         let mut stopped = None;
         let mut noted = Instant::now();
         for (number, part) in parts(place, self.emitter.now().plus(AHEAD_MS)).into_iter().enumerate() {
-            let here = Place { shard: part.shard, due_at: part.from };
+            let here = SweepCursor { shard: part.shard, due_at: part.from };
             if number > 0 && Instant::now() >= deadline {
                 stopped = Some(here);
                 break;
             }
-            // A sweep that is killed in this part is followed from its beginning.
+            // If this sweep is killed in this part, the next one begins with it.
             if noted.elapsed() >= NOTED_EVERY {
                 self.note_run_sweep(&mut place, Some(here)).await?;
                 noted = Instant::now();
@@ -81,12 +81,12 @@ impl RunSweep {
             match self.sweep_part(part, deadline, &mut swept).await {
                 Ok(None) => {}
                 Ok(Some(at)) => {
-                    stopped = Some(Place { shard: part.shard, due_at: at });
+                    stopped = Some(SweepCursor { shard: part.shard, due_at: at });
                     break;
                 }
                 // One shard that cannot be read must not keep the others from their turn.
                 Err(error) => {
-                    tracing::error!(shard = part.shard, %error, "a part of the runs was not swept");
+                    tracing::error!(shard = part.shard, %error, "could not sweep a shard of runs");
                     failure = Some(error);
                 }
             }
@@ -104,17 +104,17 @@ impl RunSweep {
     /// Writes where the next sweep continues.
     async fn note_run_sweep(
         &self,
-        stored: &mut Option<Place>,
-        place: Option<Place>,
+        stored: &mut Option<SweepCursor>,
+        place: Option<SweepCursor>,
     ) -> Result<(), ComponentError> {
         if *stored != place {
-            self.due.note_place(place).await?;
+            self.due.set_cursor(place).await?;
         }
         *stored = place;
         Ok(())
     }
 
-    /// Sweeps a part, page by page. Answers where it stopped if there was no time for all of it.
+    /// Sweeps a part, page by page. Returns where it stopped, if there was no time for all of it.
     async fn sweep_part(
         &self,
         part: Part,
@@ -175,7 +175,8 @@ impl RunSweep {
             false => Box::pin(self.sweep_timer(key)).await,
         };
         seen.unwrap_or_else(|error| {
-            tracing::error!(pk = key.pk, sk = key.sk, %error, "a due run or timer was not handled; the next sweep retries");
+            let kind = if key.sk == keys::RUN { "run" } else { "timer" };
+            tracing::error!(kind, pk = key.pk, sk = key.sk, %error, "a due run or timer was not handled; the next sweep retries");
             Seen::default()
         })
     }
@@ -188,7 +189,7 @@ impl RunSweep {
         let Some(run) = self.runs.records.get(&tenant, run_id).await? else { return Ok(false) };
         let Some(due_at) = run.due_at.filter(|due| *due <= now) else { return Ok(false) };
         if !run.external && run.emitted == 0 {
-            // No runner has come so far: the ledger should know of the run all the same.
+            // No runner has acquired it yet: its first events are emitted here, so that people can see the run.
             self.runs.emit_pending(&tenant, &run.run_id).await?;
         }
         self.runs.continue_run(&tenant, &run.run_id, RunDriver::of(run.external)).await?;
@@ -201,7 +202,7 @@ impl RunSweep {
         // message: the sweep comes back when the lease expires.
         let later = run.lease_until.filter(|until| *until > now).unwrap_or_else(|| now.plus(pause));
         match self.runs.records.postpone(&tenant, &run.run_id, due_at, later).await? {
-            Answer::Done(_) | Answer::Refused(_) => Ok(true),
+            Conditional::Done(_) | Conditional::Refused(_) => Ok(true),
         }
     }
 

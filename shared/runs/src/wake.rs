@@ -1,5 +1,5 @@
-//! Wakes a run for a process other than its runner: the process appends one event, on condition that what it answers is still open,
-//! and then sends the run to the runners or, if it is external, settles it. For a sent event the process only calls the wait
+//! Wakes a run for a process other than its runner: the process appends one event, on condition that the wait or hook is still open,
+//! and then sends the run to the runners or, if it is external, settles it. For a sent event the process only notifies the wait
 //! that the event may fit; the run itself looks for the event, and takes the oldest that fits.
 
 use ledgerline_event::{Invalid, LogDraft, LogEvent, Name, RunEventType};
@@ -10,7 +10,7 @@ use super::{Appended, LogEntry, PastEvent, RunLease, RunLog, derived_records::wa
 use crate::{RunLogs, Runs};
 use ledgerline_outbox::{ComponentError, Message, Queue, message_group};
 use ledgerline_store::{
-    Answer, Appender, LogGuard, PutLogEntry, RequestRetry, RetryCause, RunWrite, Waiter, keys, wait_for_turn,
+    Appender, Conditional, LogGuard, PutLogEntry, RequestRetry, RetryCause, RunWrite, Waiter, back_off, keys,
 };
 
 /// The run that a runner is asked to execute.
@@ -36,11 +36,11 @@ pub struct ExternalAppend<'a> {
     pub draft: LogDraft,
     /// Conditions and writes that are part of the transaction.
     pub guards: Vec<LogGuard>,
-    /// How often the run may have been woken: one more time refuses the append.
+    /// The run's wake count as the caller read it. If the run was woken since, the append is refused.
     pub expected_wake_count: Option<u64>,
 }
 
-/// What became of it.
+/// What became of an [`ExternalAppend`].
 pub enum Woken {
     Appended(LogEvent),
     /// The run has ended, or there is none.
@@ -54,7 +54,8 @@ pub enum Woken {
 pub enum RunDriver {
     /// A runner of this ledger: the run is enqueued for it.
     Runner,
-    /// A program that appends the events of its run over HTTP: the run is settled by the process that woke it.
+    /// A program that appends the events of its run over HTTP. The process that wakes the run does what follows: it gives
+    /// its waits the events that were sent for them, and emits its log.
     ExternalProgram,
 }
 
@@ -62,6 +63,11 @@ impl RunDriver {
     /// The driver of a run, by what its record says.
     pub fn of(external: bool) -> Self {
         if external { Self::ExternalProgram } else { Self::Runner }
+    }
+
+    /// Whether an external program executes the run, as records say it.
+    pub fn is_external(self) -> bool {
+        self == Self::ExternalProgram
     }
 }
 
@@ -71,7 +77,7 @@ pub enum EventTaken {
     /// The wait is completed by this entry of the log.
     Done(LogEntry),
     /// The log has grown: catch up first.
-    Behind,
+    StaleLog,
     /// Another runner has the run.
     Lost,
 }
@@ -111,7 +117,7 @@ impl RunLogs {
             }
             match write.send().await? {
                 PutLogEntry::Done => return Ok(Woken::Appended(event)),
-                PutLogEntry::PlaceTaken => wait_for_turn(&mut retries, RetryCause::Behind).await?,
+                PutLogEntry::PlaceTaken => back_off(&mut retries, RetryCause::LostRace).await?,
                 PutLogEntry::Refused(_) => return Ok(Woken::Refused),
             }
         }
@@ -143,14 +149,16 @@ impl Runs {
         self.queues.send_messages(vec![message]).await
     }
 
-    /// Marks a wait of a run as called, and sees to it that the run looks for the event.
-    pub async fn call_run(&self, tenant: &Name, waiter: &Waiter) -> Result<(), ComponentError> {
+    /// Marks a wait of a run as notified, and continues the run, so that it looks for the event.
+    pub async fn notify_run(&self, tenant: &Name, waiter: &Waiter) -> Result<(), ComponentError> {
         let wait = &waiter.wait;
         let now = self.emitter.now();
-        match self.records.call_wait(tenant, &wait.run_id, &wait.entity_id, now).await? {
-            Answer::Done(_) => self.continue_run(tenant, &wait.run_id, RunDriver::of(wait.external)).await,
+        match self.records.notify_wait(tenant, &wait.run_id, &wait.entity_id, now).await? {
+            Conditional::Done(_) => {
+                self.continue_run(tenant, &wait.run_id, RunDriver::of(wait.external)).await
+            }
             // The run has ended, and waits no more.
-            Answer::Refused(_) => Ok(self.waits.delete(&waiter.key()).await?),
+            Conditional::Refused(_) => Ok(self.waits.delete(&waiter.key()).await?),
         }
     }
 
@@ -165,19 +173,19 @@ impl Runs {
         match self.logs.append_with(log, &[completion(past)], Some(lease), &guards).await? {
             Appended::Done(entry) => Ok(EventTaken::Done(entry)),
             Appended::Lost => Ok(EventTaken::Lost),
-            // A sender of the version before has given it to this run.
-            Appended::Behind | Appended::GuardRefused | Appended::TokenTaken(_) => Ok(EventTaken::Behind),
+            // A sender of a version before 0.1.0 has given it to this run.
+            Appended::StaleLog | Appended::GuardRefused | Appended::TokenTaken(_) => Ok(EventTaken::StaleLog),
         }
     }
 
-    /// Completes a wait of an external run. Answers whether it did.
+    /// Completes a wait of an external run. Returns whether it did.
     pub async fn take_event_externally(
         &self,
         log: &RunLog,
         past: &PastEvent,
     ) -> Result<bool, ComponentError> {
         let Some(wait) = log.history.waits().get(&past.wait_id) else { return Ok(false) };
-        let waiter = wait_key(&log.tenant, &log.run_id, &past.wait_id, &wait.what);
+        let waiter = wait_key(&log.tenant, &log.run_id, &past.wait_id, &wait.target);
         let woken = self
             .logs
             .wake_run(ExternalAppend {
@@ -199,7 +207,7 @@ pub(crate) fn run_message(tenant: &Name, run_id: &Name, delay_seconds: u64) -> R
     Ok(Message { queue: Queue::Runs, group: message_group(tenant), body, delay_seconds })
 }
 
-/// The event is consumed by the run, once.
+/// The condition that the run has not consumed the event yet; the append notes that it has.
 fn not_consumed(past: &PastEvent) -> LogGuard {
     LogGuard::EventIsNotConsumed { event_id: past.event.event_id.clone(), wait_id: past.wait_id.clone() }
 }
@@ -211,7 +219,7 @@ fn completion(past: &PastEvent) -> LogDraft {
         ("eventId", json!(sent.event_id)),
         ("eventName", json!(sent.event_name)),
         ("data", sent.data.clone()),
-        ("matchCriteria", sent.match_criteria.clone()),
+        ("matchCriteria", sent.sent_match.clone()),
         ("sentAt", json!(keys::parse_sent_place(past.place()).unwrap_or(sent.timestamp))),
     ]
     .into_iter()

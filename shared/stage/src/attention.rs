@@ -10,10 +10,10 @@ mod unserved;
 use ledgerline_event::{Millis, Name};
 use serde::Serialize;
 
-use ledgerline_drains::{DrainerState, Drainers, ParkedStarts, ParkedState, Sweep};
+use ledgerline_drains::{DrainerState, Drainers, ParkedFilter, ParkedStarts, ParkedState, Sweep};
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{FailedDeliveries, Rows, Sweeps};
+use ledgerline_store::{FailedDeliveries, FailureFilter, Rows, Sweeps};
 
 /// Counting stops here.
 const MANY: usize = 100;
@@ -65,7 +65,7 @@ pub struct Note {
     /// The drainer, the sweep, the task or the workflow.
     pub subject: String,
     pub count: usize,
-    /// There are more; counting stopped.
+    /// Counting stopped: there are more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,13 +77,27 @@ pub struct Note {
     pub next: Option<String>,
 }
 
+/// Whether a count is complete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    Exact,
+    /// Counting stopped: there are more.
+    AtLeast,
+}
+
+impl Precision {
+    const fn at_least_if(stopped: bool) -> Self {
+        if stopped { Self::AtLeast } else { Self::Exact }
+    }
+}
+
 impl Note {
-    /// The count as people read it.
-    fn counted(count: usize, at_least: bool, what: &str) -> String {
-        match (count, at_least) {
-            (1, false) => format!("1 {what}"),
-            (count, false) => format!("{count} {what}s"),
-            (count, true) => format!("{count} {what}s or more"),
+    /// The count as people read it: exact, or the least that there are if counting stopped.
+    fn counted(count: usize, precision: Precision, what: &str) -> String {
+        match (count, precision) {
+            (1, Precision::Exact) => format!("1 {what}"),
+            (count, Precision::Exact) => format!("{count} {what}s"),
+            (count, Precision::AtLeast) => format!("{count} {what}s or more"),
         }
     }
 }
@@ -125,7 +139,7 @@ impl Attention {
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Note>, ComponentError> {
-        let page = self.parked.parked(tenant, false, MANY, None).await?;
+        let page = self.parked.parked(tenant, ParkedFilter::Parked, MANY, None).await?;
         let Some(newest) = page.items.iter().find(|start| start.state == ParkedState::Parked) else {
             return Ok(None);
         };
@@ -138,7 +152,7 @@ impl Attention {
             since: page.items.iter().filter_map(|start| start.parked_at).min(),
             message: format!(
                 "{}; the newest would start `{}` for event {}: {}",
-                Note::counted(count, at_least, "parked start"),
+                Note::counted(count, Precision::at_least_if(at_least), "parked start"),
                 newest.workflow_type,
                 newest.event_id,
                 newest.reason
@@ -152,7 +166,7 @@ impl Attention {
         tenant: &Name,
         command: &impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Note>, ComponentError> {
-        let page = self.failed_deliveries.list(tenant, false, MANY, None).await?;
+        let page = self.failed_deliveries.list(tenant, FailureFilter::Failed, MANY, None).await?;
         let Some(newest) = page.items.first() else { return Ok(None) };
         let (count, at_least) = (page.items.len(), page.cursor.is_some());
         Ok(Some(Note {

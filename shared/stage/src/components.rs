@@ -61,10 +61,11 @@ impl Stage {
         let payloads = Payloads::new(clients.s3.clone(), &names.payload_bucket);
         let timeline = Timeline::new(clients.dynamo.clone(), &names.events_table, payloads.clone());
         let app = Name::new("appName", APP)?;
-        let emitter = Emitter::with_clock(clients, names, app.clone(), app, clock.clone()).within(|origin| {
-            origin.context.source = Some("system".into());
-            origin.context.origin = Some("dispatcher".into());
-        });
+        let emitter =
+            Emitter::with_clock(clients, names, app.clone(), app, clock.clone()).with_scope(|scope| {
+                scope.context.source = Some("system".into());
+                scope.context.origin = Some("dispatcher".into());
+            });
         let queues = Queues::new(clients.sqs.clone(), queues);
 
         let runs = Runs::new(control.clone(), payloads.clone(), emitter.clone(), queues.clone());
@@ -174,7 +175,7 @@ impl Stage {
     }
 }
 
-/// Ends of tasks and jobs wake the runs that wait for them.
+/// The listener that wakes runs at the ends of the tasks and jobs that they wait for.
 fn end_listener(waits: TaskWaits) -> EndListener {
     let waits = Arc::new(waits);
     Arc::new(move |ended| {
@@ -199,7 +200,7 @@ fn start_planner(starters: Starters) -> StartPlanner {
     }))
 }
 
-/// The drainer `jobs` drives jobs.
+/// What the drainer `jobs` does with a page of events: it drives jobs.
 fn job_events(driver: JobDriver) -> JobEvents {
     let driver = Arc::new(driver);
     Arc::new(move |page| {

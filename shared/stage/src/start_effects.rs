@@ -2,7 +2,7 @@
 
 use ledgerline_drains::{PlanError, StartRequest};
 use ledgerline_event::{Event, Kind, Name, Properties, catalogue::JobCreated};
-use ledgerline_jobs::{TaskStart, Tasks};
+use ledgerline_jobs::{MessageStorage, TaskStart, Tasks};
 use ledgerline_ledger::{EmitError, Emitter};
 use ledgerline_outbox::{ComponentError, Effects, SentEvent};
 use ledgerline_runs::{SentEvents, new_run};
@@ -21,7 +21,7 @@ impl Starters {
     /// The effects of a start, and the id of what it starts.
     pub(crate) async fn effects(&self, request: StartRequest) -> Result<(Name, Effects), PlanError> {
         let StartRequest { emitter, workflow_type, input } = request;
-        let (emitter, tenant) = (&emitter, emitter.origin().tenant.clone());
+        let (emitter, tenant) = (&emitter, emitter.scope().tenant.clone());
         match &workflow_type.kind {
             WorkflowKind::Task { timeout_ms, max_attempts, .. } => {
                 let request_id = emitter.new_id(Kind::Task);
@@ -34,7 +34,7 @@ impl Starters {
                     generation: 1,
                     timeout_ms: *timeout_ms,
                     max_attempts: *max_attempts,
-                    has_record: false,
+                    message_storage: MessageStorage::Separate,
                 };
                 match self.tasks.task_effects(emitter, start).await {
                     Ok((_, effects)) => Ok((request_id, effects)),
@@ -61,13 +61,13 @@ impl Starters {
                 Ok((run_id, Effects { runs: vec![run], ..Effects::default() }))
             }
             WorkflowKind::Send { .. } => {
-                let criteria = workflow_type.match_of(&input).map_err(PlanError::Invalid)?;
+                let sent_match = workflow_type.match_of(&input).map_err(PlanError::Invalid)?;
                 let sent = SentEvent {
                     tenant_id: tenant,
                     event_id: self.emitter.new_event_id(),
                     event_name: workflow_type.target().clone(),
                     data: Value::Object(input),
-                    match_criteria: Value::Object(criteria),
+                    sent_match: Value::Object(sent_match),
                     source_type: "external".into(),
                     source_instance_id: None,
                     timestamp: emitter.now(),

@@ -157,7 +157,7 @@ impl ApiKeys {
             .expression_attribute_values(":now", number(now.get()));
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
             Ok(_) => Ok(Revocation::Revoked),
-            Err(error) if error.fault == Fault::Refused => Ok(Revocation::Unknown),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(Revocation::Unknown),
             Err(error) => Err(error),
         }
     }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::drain_states::{LEASE_IS_HELD, update_item};
 use crate::{
-    Cancelled, ControlTable, ParkedStart, RequestRetry, RowBefore, StoreError, build_error, cancelled, keys,
-    number, parked_starts, read, text, wait_for_turn,
+    Cancelled, ControlTable, ParkedStart, RequestRetry, RowBefore, StoreError, back_off, build_error,
+    cancelled, keys, number, parked_starts, read, text,
 };
 
-/// What has to pass before a start works.
+/// Why a start fails, as long as that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
@@ -59,13 +59,13 @@ pub struct Block {
     /// Whether it holds up every entity of the subscription.
     #[serde(default)]
     pub whole_subscription: bool,
-    /// What has to pass.
+    /// Why the head fails, and what has to pass before it works.
     pub cause: Cause,
     /// What went wrong last with the head.
     pub reason: String,
     /// How often the head was tried.
     pub attempts: u32,
-    /// When it is tried again.
+    /// When the head is tried again.
     pub next_attempt_at: Millis,
     /// When the head failed first.
     pub first_failed_at: Millis,
@@ -73,9 +73,9 @@ pub struct Block {
     pub head: Member,
     /// The place of the next start that joins.
     pub next: u64,
-    /// The drainer's rewinds when its members were last compared with the epochs.
+    /// The drainer's number of rewinds when it last compared the members with the epochs.
     pub rewinds: u64,
-    /// Changes of the drainer's subscriptions when its head was last decided.
+    /// The version of the drainer's subscriptions when it last decided about the head.
     pub version: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct OperatorRequest {
     pub action: OperatorAction,
     /// When the operator asked.
     pub asked_at: Millis,
-    /// A request that comes after its block has closed goes by itself.
+    /// DynamoDB deletes a request that came after its block had closed.
     pub ttl: Seconds,
 }
 
@@ -140,20 +140,20 @@ pub struct BlockRecords {
     table: ControlTable,
 }
 
-/// Writes of the holder of a lease that are done together.
+/// Writes of the holder of a lease that are committed together.
 #[derive(Debug)]
-pub struct BlockWrites<'a> {
+pub struct BlockTransaction<'a> {
     table: &'a ControlTable,
     tenant: &'a Name,
     drainer: &'a Name,
     writes: Vec<TransactWriteItem>,
-    /// How many more blocks are open then.
+    /// By how many it raises the number of open blocks.
     opened: i64,
 }
 
 impl Block {
-    /// The block that a start waits in: that of the whole subscription comes first, since members leave it for the
-    /// entity's block in their order.
+    /// The names of the two blocks that a start may wait in: the block of the whole subscription, then that of its entity.
+    /// A start joins the first that is open, since members leave the subscription's block for the entity's in their order.
     pub fn names(subscription: &str, entity_type: &str, entity_id: &str) -> [String; 2] {
         [keys::block_name(subscription, None), keys::block_name(subscription, Some((entity_type, entity_id)))]
     }
@@ -177,14 +177,14 @@ impl BlockRecords {
         Ok(open)
     }
 
-    /// Some blocks of a tenant, by drainer and name; those that are closed are left out.
+    /// The blocks with these drainers and names; those that are closed are left out.
     pub async fn get_some(&self, tenant: &Name, blocks: &[(Name, String)]) -> Result<Vec<Block>, StoreError> {
         let key = |(drainer, name): &(Name, String)| keys::block(tenant, drainer, name);
         let wanted: Vec<keys::ControlKey> = blocks.iter().map(key).collect();
         self.table.get_all(&wanted).await?.into_iter().map(read).collect()
     }
 
-    /// The first members of a block from a place on.
+    /// At most `limit` members of a block, in order, from the place `from` on.
     pub async fn members(
         &self,
         (tenant, drainer): (&Name, &Name),
@@ -226,13 +226,13 @@ impl BlockRecords {
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 
-    /// Nothing to write yet.
-    pub fn writes<'a>(&'a self, tenant: &'a Name, drainer: &'a Name) -> BlockWrites<'a> {
-        BlockWrites { table: &self.table, tenant, drainer, writes: Vec::new(), opened: 0 }
+    /// A transaction of the holder of the lease, with no writes yet.
+    pub fn begin_transaction<'a>(&'a self, tenant: &'a Name, drainer: &'a Name) -> BlockTransaction<'a> {
+        BlockTransaction { table: &self.table, tenant, drainer, writes: Vec::new(), opened: 0 }
     }
 }
 
-impl BlockWrites<'_> {
+impl BlockTransaction<'_> {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
@@ -347,7 +347,7 @@ impl BlockWrites<'_> {
                 None => return Ok(BlocksWritten::Done),
                 Some(Cancelled::Refused(which)) if which.contains(&0) => return Ok(BlocksWritten::LeaseLost),
                 Some(Cancelled::Refused(_)) => return Ok(BlocksWritten::Changed),
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
+                Some(Cancelled::Busy(why)) => back_off(&mut retries, why).await?,
             }
         }
     }

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::Millis;
 use serde::Deserialize;
 
-use crate::{Answer, ControlTable, Fault, StoreError, conditionally, keys, number, text};
+use crate::{Conditional, ControlTable, Fault, StoreError, conditionally, keys, number, text};
 
 /// A mark as it is stored.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -87,7 +87,11 @@ impl BusyMarks {
 
     /// Changes the part of a mark that belongs to the check, if it is as it was read. If not, another process
     /// was faster and has checked the same tasks.
-    pub async fn change(&self, mark: &BusyMark, change: &BusyChange) -> Result<Answer<BusyMark>, StoreError> {
+    pub async fn change(
+        &self,
+        mark: &BusyMark,
+        change: &BusyChange,
+    ) -> Result<Conditional<BusyMark>, StoreError> {
         let (set, values): (_, Vec<(&str, AttributeValue)>) = match change {
             BusyChange::AllWell => (" REMOVE unwell, unwellKey", Vec::new()),
             BusyChange::Unwell(json) => {
@@ -130,7 +134,7 @@ impl BusyMarks {
             .expression_attribute_values(":version", number(mark.version));
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
             Ok(_) => Ok(BusyRemoval::Applied),
-            Err(error) if error.fault == Fault::Refused => Ok(BusyRemoval::Superseded),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(BusyRemoval::Superseded),
             Err(error) => Err(error),
         }
     }

@@ -71,7 +71,7 @@ pub enum ClaimState {
     Pending,
     /// They have.
     Done,
-    /// There never will be any: an operator dropped the parked start.
+    /// It has no effects and never will: an operator dropped the parked start.
     Dropped,
 }
 
@@ -132,12 +132,13 @@ impl Claims {
         self.table.get_all(keys).await?.into_iter().map(stored).collect()
     }
 
-    /// Keys of claims of one shard whose time has come, oldest first. The index lags behind the table.
+    /// Keys of at most `limit` claims of one shard that are due, oldest first. The index lags behind the table.
     pub async fn due(&self, shard: &str, now: Millis, limit: i32) -> Result<Vec<ControlKey>, StoreError> {
         self.table.due(shard, now, limit).await
     }
 
-    /// Keys of some claims of one shard whose time comes between then and then, oldest first, each with its time.
+    /// Keys of at most `limit` claims of one shard that are due between `from` and `until`, oldest first, each with its
+    /// time.
     pub async fn due_between(
         &self,
         shard: &str,
@@ -210,7 +211,7 @@ impl Claims {
         change(update).await
     }
 
-    /// Puts a pending alert of the version before into the shards of alerts.
+    /// Moves a pending alert, which versions before 0.1.0 put among the other claims, into the shards of alerts.
     pub async fn move_to_alert_shard(&self, key: &ControlKey) -> Result<ClaimChange, StoreError> {
         let update = self
             .table
@@ -227,7 +228,7 @@ impl Claims {
 async fn change(update: UpdateItemFluentBuilder) -> Result<ClaimChange, StoreError> {
     match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
         Ok(_) => Ok(ClaimChange::Applied),
-        Err(error) if error.fault == Fault::Refused => Ok(ClaimChange::Superseded),
+        Err(error) if error.fault == Fault::ConditionFailed => Ok(ClaimChange::Superseded),
         Err(error) => Err(error),
     }
 }

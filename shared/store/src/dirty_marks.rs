@@ -1,7 +1,7 @@
-//! Marks: a drainer left something undone for a tenant. And where a sweep of the marks goes on.
+//! Marks: a drainer left something undone for a tenant. Also the cursor of the sweep over marks.
 //!
 //! Each put renews the nonce of a mark, and a mark is deleted only as it was read: one that was put again since stays.
-//! The version before compares fences alone, so both are written.
+//! Both nonce and fence are written, because versions before 0.1.0 compare only the fence.
 
 use aws_sdk_dynamodb::types::builders::UpdateBuilder;
 use ledgerline_event::{Millis, Name};
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ControlKey, ControlTable, Fault, StoreError, keys, number, text};
 
-/// Where the visits of marked tenants go on.
-const SWEEP_PLACE: &str = "MARKS";
+/// The name of the sweep over marks in the key of its cursor.
+const SWEEP: &str = "MARKS";
 
 /// A mark as it was read.
 #[derive(Clone, Debug, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Mark {
     pk: String,
     #[serde(rename = "SK")]
     sk: String,
-    /// A new one with each put. Marks of the version before have none.
+    /// A new one with each put. Marks of versions before 0.1.0 have none.
     #[serde(default)]
     nonce: Option<String>,
 }
@@ -27,23 +27,23 @@ pub struct Mark {
 /// Distinguishes one put of a mark from the others.
 #[derive(Clone, Debug)]
 pub struct MarkStamp {
-    /// An id that nothing else has.
+    /// An id that no other put has.
     pub nonce: Name,
     /// When it is put.
     pub now: Millis,
 }
 
-/// Which of the two marks of a drainer and tenant.
+/// In which of its two partitions the mark of a drainer and tenant is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkPlace {
-    /// The usual one.
-    Main,
-    /// The one in the next partition, for when the usual one's takes no writes.
-    Spare,
+pub enum MarkPartition {
+    /// The partition that the key of the mark selects.
+    Primary,
+    /// The next partition, for when the primary one takes no writes.
+    Fallback,
 }
 
 #[derive(Serialize, Deserialize)]
-struct SweepPlace {
+struct SweepCursor {
     after: Name,
 }
 
@@ -54,23 +54,23 @@ pub struct MarkRecords {
 }
 
 impl Mark {
-    /// Its tenant and drainer, if the row is a mark.
-    pub fn visit(&self) -> Option<(Name, Name)> {
+    /// Its tenant and drainer; `None` if the row is not a mark.
+    pub fn tenant_and_drainer(&self) -> Option<(Name, Name)> {
         let (tenant, drainer) = keys::parse_dirty_mark(&self.sk)?;
         Some((Name::stored("tenantId", tenant).ok()?, Name::stored("drainerId", drainer).ok()?))
     }
 }
 
-impl MarkPlace {
-    /// The partition of a mark.
+impl MarkPartition {
+    /// The partition key of the mark.
     pub fn partition(self, tenant: &Name, drainer: &Name) -> String {
         self.key(tenant, drainer).pk
     }
 
     fn key(self, tenant: &Name, drainer: &Name) -> ControlKey {
         match self {
-            Self::Main => keys::dirty_mark(tenant, drainer),
-            Self::Spare => keys::spare_dirty_mark(tenant, drainer),
+            Self::Primary => keys::dirty_mark(tenant, drainer),
+            Self::Fallback => keys::fallback_dirty_mark(tenant, drainer),
         }
     }
 }
@@ -104,7 +104,7 @@ impl MarkRecords {
             .expression_attribute_values(":now", number(stamp.now.get()));
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
             // A process with a later fence has marked it: that mark stays.
-            Err(error) if error.fault == Fault::Refused => Ok(()),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(()),
             other => other.map(|_| ()),
         }
     }
@@ -114,12 +114,12 @@ impl MarkRecords {
         &self,
         tenant: &Name,
         drainer: &Name,
-        place: MarkPlace,
+        partition: MarkPartition,
         stamp: &MarkStamp,
     ) -> Result<(), StoreError> {
         let update = self
             .table
-            .update(&place.key(tenant, drainer))
+            .update(&partition.key(tenant, drainer))
             .update_expression(PUT_WITHOUT_FENCE)
             .expression_attribute_values(":nonce", text(&stamp.nonce))
             .expression_attribute_values(":zero", number(0))
@@ -138,34 +138,34 @@ impl MarkRecords {
                 .expression_attribute_values(":nonce", text(nonce)),
         };
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
-            Err(error) if error.fault == Fault::Refused => Ok(()),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// The tenant up to which the last sweep has visited marked tenants.
-    pub async fn swept_up_to(&self) -> Result<Option<Name>, StoreError> {
-        let place: Option<SweepPlace> = self.table.get(&keys::sweep_place(SWEEP_PLACE)).await?;
-        Ok(place.map(|place| place.after))
+    /// The last tenant whose marks the last sweep has visited; `None` if it visited all marked tenants.
+    pub async fn sweep_cursor(&self) -> Result<Option<Name>, StoreError> {
+        let cursor: Option<SweepCursor> = self.table.get(&keys::sweep_record(SWEEP)).await?;
+        Ok(cursor.map(|cursor| cursor.after))
     }
 
-    /// Notes the tenant up to which a sweep has visited marked tenants.
-    pub async fn note_swept_up_to(&self, tenant: &Name) -> Result<(), StoreError> {
-        let put = self.table.put(&keys::sweep_place(SWEEP_PLACE), &SweepPlace { after: tenant.clone() })?;
+    /// Stores the last tenant whose marks a sweep has visited.
+    pub async fn set_sweep_cursor(&self, tenant: &Name) -> Result<(), StoreError> {
+        let put = self.table.put(&keys::sweep_record(SWEEP), &SweepCursor { after: tenant.clone() })?;
         put.send().await.map(drop).map_err(|error| StoreError::new("PutItem", error))
     }
 
-    /// Notes that a sweep has visited all marked tenants.
-    pub async fn forget_swept_up_to(&self) -> Result<(), StoreError> {
-        let delete = self.table.delete(&keys::sweep_place(SWEEP_PLACE)).send().await;
+    /// Deletes the cursor: a sweep has visited all marked tenants.
+    pub async fn clear_sweep_cursor(&self) -> Result<(), StoreError> {
+        let delete = self.table.delete(&keys::sweep_record(SWEEP)).send().await;
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 }
 
 const PUT_WITHOUT_FENCE: &str = "SET nonce = :nonce, fence = if_not_exists(fence, :zero), markedAt = :now";
 
-/// A mark in the transaction of a change that the drainer has to see.
-pub(crate) fn of_change(
+/// The update by which a process that changes a subscription marks the drainer, in the transaction of the change.
+pub(crate) fn mark_update_for_change(
     table: &ControlTable,
     (tenant, drainer): (&Name, &Name),
     stamp: &MarkStamp,
@@ -178,8 +178,9 @@ pub(crate) fn of_change(
         .expression_attribute_values(":now", number(stamp.now.get()))
 }
 
-/// A mark in the transaction of a rewind, which gives the drainer this fence.
-pub(crate) fn of_rewind(
+/// The update by which a process that rewinds a drainer marks it, in the transaction of the rewind. `fence` is the fence
+/// that the rewind writes.
+pub(crate) fn mark_update_for_rewind(
     table: &ControlTable,
     (tenant, drainer): (&Name, &Name),
     fence: u64,

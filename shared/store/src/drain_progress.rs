@@ -4,7 +4,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::{Millis, Name};
 
 use crate::drain_states::LEASE_IS_HELD;
-use crate::{Answer, DrainState, DrainStates, StoreError, Watermarks, conditionally, keys, number, text};
+use crate::{
+    Conditional, DrainState, DrainStates, StoreError, Watermarks, conditionally, keys, number, text,
+};
 
 /// What a pass has achieved since the last write.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +25,9 @@ pub struct Progress {
     pub halted: Option<Halted>,
     /// The oldest start that waits.
     pub blocked: Blocked,
-    /// Places of events that the drain stood before, and that have no more rows.
-    pub no_longer_before: Vec<String>,
-    /// What a service did not do.
+    /// Places of events that the drain has halted at, and whose starts have no rows any more.
+    pub no_longer_halted_at: Vec<String>,
+    /// The error that ended the pass.
     pub trouble: Option<String>,
 }
 
@@ -44,15 +46,15 @@ pub enum Blocked {
 /// The oldest start that waits.
 #[derive(Clone, Debug)]
 pub struct Oldest {
-    /// Its event, as people are shown it.
+    /// Its event, when it is tried again, and why it failed.
     pub halted: Halted,
     /// The time of the event.
     pub event_at: Millis,
-    /// Since when the block that has failed the longest does.
+    /// Since when the block that has failed for the longest time fails.
     pub since: Millis,
 }
 
-/// Why a drain stands before an event.
+/// An event whose start the drainer tries again later, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halted {
     /// The event.
@@ -68,26 +70,26 @@ pub struct Halted {
 pub enum LeaseChange<'a> {
     /// It is renewed.
     Renew {
-        /// Until then.
+        /// When it expires.
         until: Millis,
     },
     /// It is renewed, and the next pass is announced.
     Announce {
-        /// Until then.
+        /// When it expires.
         until: Millis,
         /// Up to where the next pass reads.
         watermarks: &'a Watermarks,
     },
-    /// It is released, unless there were more wake-ups than these.
+    /// It is released, unless the holder was woken again.
     Release {
-        /// The wake-ups that the holder knows of.
+        /// How often the holder was woken, as far as it knows.
         wake: u64,
     },
 }
 
 impl Progress {
-    /// The event that people are shown as the one that the drain stands before: the one that halts
-    /// everything, or the oldest whose start waits.
+    /// The event that people are shown as the one that the drainer is halted on: the one that halts everything, or the
+    /// oldest whose start waits.
     pub fn shown(&self) -> Option<&Halted> {
         let blocked = match &self.blocked {
             Blocked::Oldest(oldest) => Some(&oldest.halted),
@@ -106,7 +108,7 @@ impl DrainStates {
         progress: &Progress,
         change: LeaseChange<'_>,
         now: Millis,
-    ) -> Result<Answer<DrainState>, StoreError> {
+    ) -> Result<Conditional<DrainState>, StoreError> {
         let mut set = vec![
             "lastDrainedAt = :now".to_owned(),
             "eventsProcessedTotal = if_not_exists(eventsProcessedTotal, :zero) + :processed".to_owned(),
@@ -146,7 +148,7 @@ impl DrainStates {
                     .expression_attribute_values(":halted", text(&halted.event_id))
                     .expression_attribute_values(":next", number(halted.until.get()));
             }
-            // Trouble before the blocks were known leaves what is shown of them.
+            // The pass ended before it read the blocks: what was stored about them stays.
             (None, Blocked::Unknown) => {}
             (None, Blocked::Nothing | Blocked::Oldest(_)) => {
                 remove.extend(["haltedOnEventId", "nextAttemptAt"]);
@@ -199,9 +201,9 @@ impl DrainStates {
             expression.push_str(" REMOVE ");
             expression.push_str(&remove.join(", "));
         }
-        if !progress.no_longer_before.is_empty() {
+        if !progress.no_longer_halted_at.is_empty() {
             expression.push_str(" DELETE stoodBefore :left");
-            let left = AttributeValue::Ss(progress.no_longer_before.clone());
+            let left = AttributeValue::Ss(progress.no_longer_halted_at.clone());
             update = update.expression_attribute_values(":left", left);
         }
         conditionally(update.update_expression(expression).condition_expression(condition)).await

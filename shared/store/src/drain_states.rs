@@ -10,7 +10,7 @@ use ledgerline_event::{Millis, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AnnouncedWatermarks, Answer, ControlTable, Epochs, Fault, MarkStamp, RequestRetry, StoreError,
+    AnnouncedWatermarks, Conditional, ControlTable, Epochs, Fault, MarkStamp, RequestRetry, StoreError,
     Watermarks, build_error, conditionally, dirty_marks, keys, number, read, text,
 };
 
@@ -23,9 +23,9 @@ pub(crate) const LEASE_IS_HELD: &str = "fence = :fence AND attribute_exists(#own
 pub struct DrainState {
     /// The visit that holds the lease.
     pub owner: Option<String>,
-    /// Until when.
+    /// When the lease expires.
     pub lease_until: Option<Millis>,
-    /// How often the lease was acquired, or taken away.
+    /// How often the lease was acquired or broken.
     pub fence: u64,
     /// How often the holder of the lease was woken.
     pub wake: u64,
@@ -33,7 +33,7 @@ pub struct DrainState {
     pub cursor: String,
     /// Where the drainer began: it ignores events before this place, however late they arrive.
     pub beginning: String,
-    /// Up to where a pass may have read.
+    /// The places up to which a pass may have read.
     #[serde(flatten)]
     pub watermarks: AnnouncedWatermarks,
     /// The cursor of the late arrivals: the last finished pointer.
@@ -44,7 +44,8 @@ pub struct DrainState {
     /// How often it was rewound.
     pub rewinds: u64,
     /// Rises with every change of a subscription of this drainer.
-    pub subscriptions: u64,
+    #[serde(rename = "subscriptions")]
+    pub subscriptions_version: u64,
     /// Events that the cursors have passed.
     pub events_processed_total: u64,
     /// The last of them.
@@ -53,16 +54,17 @@ pub struct DrainState {
     pub last_drained_at: Option<Millis>,
     /// When a cursor last moved.
     pub moved_at: Option<Millis>,
-    /// The event before which the drain stopped.
+    /// The event before which the drain halted, or the oldest event whose start waits in a block.
     pub halted_on_event_id: Option<Name>,
-    /// When it is tried again.
+    /// When the drainer tries it again.
     pub next_attempt_at: Option<Millis>,
     /// Why it stopped.
     pub last_error: Option<String>,
-    /// Whether nothing after that event is handled: otherwise only what belongs with it waits.
+    /// Whether the drain halted before that event and handles nothing after it. Otherwise only its block waits.
     pub halts: bool,
-    /// Places of events that the drain stood before, and whose starts may still have rows that say so.
-    pub stood_before: BTreeSet<String>,
+    /// Places of the events that the drain has halted at, and whose starts may still have rows among the parked starts.
+    #[serde(rename = "stoodBefore")]
+    pub halted_at: BTreeSet<String>,
     /// How many blocks are open.
     pub blocks: u64,
     /// When the block that has failed for the longest time began to fail.
@@ -107,7 +109,7 @@ pub enum HolderWoken {
 /// A rewind, planned from a state that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct RewindWrite<'a> {
-    /// The state that the plan was made from, with its epochs as they are after the rewind.
+    /// The state that the plan was made from, but with the epochs that hold after the rewind.
     pub planned: &'a DrainState,
     /// The cursor after the rewind.
     pub cursor: &'a str,
@@ -161,13 +163,14 @@ impl DrainStates {
         conditionally::<DrainState>(update).await.map(|_| ())
     }
 
-    /// Acquires the lease until then if it is free, and announces the watermarks in the same write.
+    /// Acquires the lease until `until` if it is free at `now`, and announces the watermarks in the same write.
     pub async fn acquire(
         &self,
         (tenant, drainer): (&Name, &Name),
         owner: &str,
         watermarks: &Watermarks,
-        (now, until): (Millis, Millis),
+        now: Millis,
+        until: Millis,
     ) -> Result<LeaseRequest, StoreError> {
         let update = self
             .table
@@ -190,9 +193,9 @@ impl DrainStates {
             .expression_attribute_values(":horizon", text(&watermarks.events))
             .expression_attribute_values(":lane", number(watermarks.late_arrivals.get()));
         Ok(match conditionally(update).await? {
-            Answer::Done(state) => LeaseRequest::Acquired(Box::new(state)),
-            Answer::Refused(Some(state)) => LeaseRequest::Refused(Box::new(state)),
-            Answer::Refused(None) => LeaseRequest::Missing,
+            Conditional::Done(state) => LeaseRequest::Acquired(Box::new(state)),
+            Conditional::Refused(Some(state)) => LeaseRequest::Refused(Box::new(state)),
+            Conditional::Refused(None) => LeaseRequest::Missing,
         })
     }
 
@@ -207,12 +210,12 @@ impl DrainStates {
             .expression_attribute_values(":zero", number(0))
             .expression_attribute_values(":one", number(1));
         Ok(match conditionally::<DrainState>(update).await? {
-            Answer::Done(_) => HolderWoken::Woken,
-            Answer::Refused(_) => HolderWoken::NoHolder,
+            Conditional::Done(_) => HolderWoken::Woken,
+            Conditional::Refused(_) => HolderWoken::NoHolder,
         })
     }
 
-    /// Takes the lease away from its holder, if there is one.
+    /// Breaks the lease of its holder, if there is one.
     pub async fn break_lease(&self, tenant: &Name, drainer: &Name) -> Result<(), StoreError> {
         let update = self
             .table
@@ -224,7 +227,7 @@ impl DrainStates {
         conditionally::<DrainState>(update).await.map(|_| ())
     }
 
-    /// Renews the lease until then.
+    /// Renews the lease until `until`.
     pub async fn renew(
         &self,
         (tenant, drainer): (&Name, &Name),
@@ -242,8 +245,8 @@ impl DrainStates {
         Ok(conditionally::<DrainState>(update).await?.into())
     }
 
-    /// Notes that the drain is about to stand before an event.
-    pub async fn stand_before(
+    /// Records that the drain is about to halt at the event at `place`.
+    pub async fn record_halt(
         &self,
         (tenant, drainer): (&Name, &Name),
         fence: u64,
@@ -295,16 +298,19 @@ impl DrainStates {
             .expression_attribute_values(":next", number(planned.fence + 1))
             .expression_attribute_values(":rewinds", number(planned.rewinds + 1))
             .expression_attribute_values(":now", number(now.get()));
-        let mark = dirty_marks::of_rewind(&self.table, (tenant, drainer), planned.fence + 1, stamp);
+        let mark =
+            dirty_marks::mark_update_for_rewind(&self.table, (tenant, drainer), planned.fence + 1, stamp);
         match transact(&self.table, [update_item(update)?, update_item(mark)?]).await {
             Ok(()) => Ok(RewindWritten::Done),
-            Err(error) if matches!(error.fault, Fault::Refused | Fault::Conflict) => Ok(RewindWritten::Moved),
+            Err(error) if matches!(error.fault, Fault::ConditionFailed | Fault::Conflict) => {
+                Ok(RewindWritten::Moved)
+            }
             Err(error) => Err(error),
         }
     }
 }
 
-/// Counts a change of a subscription, and begins the drainer at `begin` if it is new to the tenant.
+/// The update that counts a change of a subscription. If the drainer is new to the tenant, it begins at `begin`.
 pub(crate) fn count_subscription_change(
     table: &ControlTable,
     (tenant, drainer): (&Name, &Name),
@@ -330,7 +336,7 @@ pub(crate) fn update_item(update: UpdateBuilder) -> Result<TransactWriteItem, St
     Ok(TransactWriteItem::builder().update(update).build())
 }
 
-/// Writes all or nothing, and waits while other transactions are in the way or the table throttles.
+/// Writes all or nothing. Retries while other transactions are in the way or the table throttles.
 pub(crate) async fn transact<const N: usize>(
     table: &ControlTable,
     writes: [TransactWriteItem; N],
@@ -342,16 +348,16 @@ pub(crate) async fn transact<const N: usize>(
         let Err(error) = sent.map_err(|error| StoreError::new("TransactWriteItems", error)) else {
             return Ok(());
         };
-        // A drain writes the same record all the time: that passes. A condition that does not hold stays so.
+        // A drain writes the same record all the time, so conflicts pass. A failed condition does not.
         retries.wait_after(error).await?;
     }
 }
 
-impl From<Answer<DrainState>> for LeaseWrite {
-    fn from(answer: Answer<DrainState>) -> Self {
+impl From<Conditional<DrainState>> for LeaseWrite {
+    fn from(answer: Conditional<DrainState>) -> Self {
         match answer {
-            Answer::Done(_) => Self::Done,
-            Answer::Refused(_) => Self::Lost,
+            Conditional::Done(_) => Self::Done,
+            Conditional::Refused(_) => Self::Lost,
         }
     }
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ControlTable, Item, StoreError, build_error, keys, number, read};
 
-/// How long a key collapses later events at the least.
-pub const LIFETIME_SECONDS: u64 = 30 * 24 * 60 * 60;
+/// How long a key collapses later events, at least.
+pub const IDEMPOTENCY_TTL_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// The first event with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,13 +25,13 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// The marker that `event` would leave.
+    /// The marker that the saver puts together with `event`.
     pub fn of(event: &Event, now: Millis) -> Self {
         Self {
             event_id: event.event_id.clone(),
             timestamp: event.timestamp,
             content_hash: content_hash(event),
-            ttl: now.seconds().plus(LIFETIME_SECONDS),
+            ttl: now.seconds().plus(IDEMPOTENCY_TTL_SECONDS),
         }
     }
 }
@@ -78,7 +78,7 @@ impl IdempotencyMarkers {
             .map_err(build_error)
     }
 
-    /// The marker that refused another, as the answer to the transaction has it.
+    /// The marker that was in the way of another, from the answer to the refused transaction.
     pub fn read(item: Item) -> Result<Marker, StoreError> {
         read(item).map_err(|error: StoreError| StoreError::unreadable("reading a marker", error.message))
     }

@@ -33,7 +33,7 @@ pub struct FailedDelivery {
     pub message_id: String,
     /// When it was put there.
     pub failed_at: Millis,
-    /// What it says of itself, as far as it can be read.
+    /// The event type that the message names, as far as it can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
     /// EventBridge's `detail-type`.
@@ -63,18 +63,27 @@ pub struct FailedDelivery {
     /// The S3 key of a large one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_key: Option<String>,
-    /// When it is forgotten, once redriven.
+    /// When DynamoDB deletes it, once it is redriven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Seconds>,
 }
 
-/// A failed delivery as it is kept.
+/// A failed delivery as it is stored.
 #[derive(Debug)]
 pub struct Kept {
-    /// What is kept: of an earlier delivery of the same message, if there was one.
+    /// The stored record; if the same message had failed before, that of the earlier time.
     pub failure: FailedDelivery,
-    /// Whether it was not known before.
+    /// Whether the message had not failed before.
     pub is_new: bool,
+}
+
+/// Which failed deliveries are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureFilter {
+    /// Those that no operator has redriven.
+    Failed,
+    /// These and those that were redriven.
+    All,
 }
 
 /// One page of failed deliveries, newest first.
@@ -82,7 +91,7 @@ pub struct Kept {
 pub struct FailurePage {
     /// The deliveries; their bodies are left out.
     pub items: Vec<FailedDelivery>,
-    /// The id to go on after.
+    /// The id after which the next page begins; `None` on the last page.
     pub cursor: Option<String>,
 }
 
@@ -123,11 +132,11 @@ impl FailedDeliveries {
         self.table.get(&keys::failure(tenant, id)).await
     }
 
-    /// A tenant's failed deliveries, newest first; those already redriven only on request.
+    /// A tenant's failed deliveries, newest first.
     pub async fn list(
         &self,
         tenant: &Name,
-        with_redriven: bool,
+        filter: FailureFilter,
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<FailurePage, StoreError> {
@@ -137,7 +146,7 @@ impl FailedDeliveries {
         loop {
             let mut query =
                 self.table.partition(&partition).scan_index_forward(false).set_exclusive_start_key(start);
-            if !with_redriven {
+            if filter == FailureFilter::Failed {
                 query = query
                     .filter_expression("#state = :failed")
                     .expression_attribute_names("#state", "state")
@@ -186,8 +195,8 @@ impl FailedDeliveries {
                 .expression_attribute_values(":ttl", number(until.get()));
         }
         match update.send().await.map_err(|error| StoreError::new("UpdateItem", error)) {
-            // Expired in the meantime: there is nothing left to note it on.
-            Err(error) if error.fault == Fault::Refused => Ok(()),
+            // The record has expired: there is nothing left to update.
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(()),
             other => other.map(|_| ()),
         }
     }

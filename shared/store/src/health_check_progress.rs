@@ -1,42 +1,42 @@
-//! How far the health check has come in its round over all tenants.
+//! The cursor of the health check: it checks the tenants in rounds, over as many checks as a round takes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{ControlTable, StoreError, keys};
 
-/// The last tenant that a check came to before its time was over.
+/// The last tenant that a check reached before its time was over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
-pub struct HealthPlace {
+pub struct HealthCheckCursor {
     pub after: String,
 }
 
-/// The place of the health check.
+/// Reads and writes the cursor of the health check.
 #[derive(Clone, Debug)]
-pub struct HealthPlaces {
+pub struct HealthCheckCursors {
     table: ControlTable,
 }
 
-impl HealthPlaces {
-    /// The place in this table.
+impl HealthCheckCursors {
+    /// The cursor in this table.
     pub fn new(table: ControlTable) -> Self {
         Self { table }
     }
 
-    /// Where the next check goes on; `None` if that may be anywhere.
-    pub async fn get(&self) -> Result<Option<HealthPlace>, StoreError> {
-        self.table.get(&keys::sweep_place("HEALTH")).await
+    /// Where the next check resumes; `None` if it may begin anywhere.
+    pub async fn get(&self) -> Result<Option<HealthCheckCursor>, StoreError> {
+        self.table.get(&keys::sweep_record("HEALTH")).await
     }
 
-    /// Notes where the next check goes on.
-    pub async fn put(&self, place: &HealthPlace) -> Result<(), StoreError> {
-        let put = self.table.put(&keys::sweep_place("HEALTH"), place)?.send().await;
+    /// Stores where the next check resumes.
+    pub async fn put(&self, cursor: &HealthCheckCursor) -> Result<(), StoreError> {
+        let put = self.table.put(&keys::sweep_record("HEALTH"), cursor)?.send().await;
         put.map(drop).map_err(|error| StoreError::new("PutItem", error))
     }
 
-    /// Removes the place: the round is over.
+    /// Deletes the cursor: the round is over.
     pub async fn remove(&self) -> Result<(), StoreError> {
-        let delete = self.table.delete(&keys::sweep_place("HEALTH")).send().await;
+        let delete = self.table.delete(&keys::sweep_record("HEALTH")).send().await;
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 }

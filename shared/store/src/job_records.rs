@@ -62,7 +62,7 @@ impl JobRecord {
     /// Where it stands.
     pub fn state(&self) -> JobState {
         let active = u64::try_from(self.active).unwrap_or(0);
-        job_state(self.completed_at.is_some(), self.failed.into(), active)
+        job_state(self.completed_at, self.failed.into(), active)
     }
 
     /// The list that it belongs to.

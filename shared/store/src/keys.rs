@@ -30,7 +30,7 @@ pub fn tenant(tenant: &str) -> ControlKey {
     key(TENANTS, tenant)
 }
 
-/// All drain states of a tenant.
+/// The partition of a tenant's drain states.
 pub fn drains(tenant: &str) -> String {
     format!("DRAIN#{tenant}")
 }
@@ -41,13 +41,13 @@ pub fn drain(tenant: &str, drainer: &str) -> ControlKey {
 }
 
 /// The late arrivals of a tenant.
-pub fn late_lane(tenant: &str) -> String {
+pub fn late_arrivals(tenant: &str) -> String {
     format!("LATE#{tenant}")
 }
 
 /// A pointer to a late arrival: the stamp first, so that the partition sorts by it.
 pub fn late_pointer(tenant: &str, stamp: Millis, event_sk: &str) -> ControlKey {
-    key(late_lane(tenant), format!("{stamp}#{event_sk}"))
+    key(late_arrivals(tenant), format!("{stamp}#{event_sk}"))
 }
 
 /// Stamp and event sort key of a pointer.
@@ -57,7 +57,7 @@ pub fn parse_late_pointer(sk: &str) -> Option<(Millis, &str)> {
     Some((stamp, event_sk))
 }
 
-/// The partition of all dirty marks in the version before. It is still read.
+/// The partition in which versions before 0.1.0 put all dirty marks. It is still read.
 pub const DIRTY: &str = "DIRTY";
 /// How many partitions the dirty marks have: one takes about a thousand writes a second.
 pub const DIRTY_SHARDS: u8 = 8;
@@ -68,18 +68,18 @@ pub fn dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     key(dirty_shard(hash(mark.sk.bytes(), DIRTY_SHARDS)), mark.sk)
 }
 
-/// The same mark in the next partition, for when its own one takes no writes.
-pub fn spare_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
+/// The same mark in the next partition, for when its own partition takes no writes.
+pub fn fallback_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     let mark = old_dirty_mark(tenant, drainer);
     key(dirty_shard((hash(mark.sk.bytes(), DIRTY_SHARDS) + 1) % DIRTY_SHARDS), mark.sk)
 }
 
-/// The same mark where the version before has it.
+/// The key that the same mark has in versions before 0.1.0.
 pub fn old_dirty_mark(tenant: &str, drainer: &str) -> ControlKey {
     key(DIRTY, format!("{tenant}#{drainer}"))
 }
 
-/// Every partition of dirty marks, that of the version before included.
+/// Every partition of dirty marks, that of versions before 0.1.0 included.
 pub fn dirty_partitions() -> impl Iterator<Item = String> {
     std::iter::once(DIRTY.to_owned()).chain((0..DIRTY_SHARDS).map(dirty_shard))
 }
@@ -103,13 +103,13 @@ pub fn schedule(drainer: &str) -> ControlKey {
     key("SCHEDULE", drainer)
 }
 
-/// Where the last sweep of something stopped.
-pub fn sweep_place(what: &str) -> ControlKey {
+/// What a sweep stores about itself: its cursor, or the time of its end.
+pub fn sweep_record(what: &str) -> ControlKey {
     key("SWEEP", what)
 }
 
-/// Where the last sweep of runs stopped.
-pub fn run_sweep() -> ControlKey {
+/// The cursor of the sweep of runs.
+pub fn run_sweep_cursor() -> ControlKey {
     key("RUNSWEEP", "RUNSWEEP")
 }
 
@@ -310,7 +310,7 @@ pub fn early_addition(tenant: &str, job_id: &str, event_id: &str) -> ControlKey 
     key(job_partition(tenant, job_id), format!("{EARLY_ADDITIONS}{event_id}"))
 }
 
-/// The claim of telling that a generation of a task of a job failed.
+/// The claim of the event that says that a generation of a task of a job failed.
 pub fn job_failure_claim(tenant: &str, job_id: &str, task_id: &str, generation: u32) -> ControlKey {
     key(format!("CLAIM#{tenant}#JOB#{job_id}"), format!("FAILURE#{task_id}#{generation:06}"))
 }
@@ -371,7 +371,8 @@ pub fn runs_in(tenant: &str, state: &str) -> String {
     format!("RUNS#{tenant}#{state}")
 }
 
-/// The runs that wait for an event by one leaf of their criteria; `None` for those without one. Event names have no `#`.
+/// The waits for an event that are stored under `leaf`: the hash of one leaf of their criteria, or `None` for the waits
+/// whose criteria have no leaf. Event names have no `#`.
 pub fn waiters(tenant: &str, event_name: &str, leaf: Option<u64>) -> String {
     format!("WAITERS#{tenant}#{event_name}#{}", bucket(leaf))
 }
@@ -381,17 +382,18 @@ pub fn parse_waiters(pk: &str) -> Option<(&str, &str)> {
     pk.strip_prefix("WAITERS#")?.split_once('#')
 }
 
-/// One wait for an event.
+/// One wait for an event. `leaf` is as in [`waiters`].
 pub fn waiter(tenant: &str, event_name: &str, leaf: Option<u64>, run_id: &str, wait_id: &str) -> ControlKey {
     key(waiters(tenant, event_name, leaf), format!("{run_id}#{wait_id}"))
 }
 
-/// The events of a name that were sent with one leaf; `None` for all of them.
+/// The events of a name that are stored under `leaf`: the hash of one leaf of their match. `None` is the partition that has
+/// every event of the name.
 pub fn sent_events(tenant: &str, event_name: &str, leaf: Option<u64>) -> String {
     format!("SENT#{tenant}#{event_name}#{}", bucket(leaf))
 }
 
-/// One sent event under one of its leaves, in the order of time.
+/// One sent event under one of its leaves, in the order of time. `leaf` is as in [`sent_events`].
 pub fn sent_event(
     tenant: &str,
     event_name: &str,
@@ -488,7 +490,7 @@ pub fn health_claim(tenant: &str, minute: u64, what: &str) -> ControlKey {
     key(format!("CLAIM#{tenant}#HEALTH"), format!("{minute}#{what}"))
 }
 
-/// The claim of telling that a drainer stands still at a place.
+/// The claim of the alert that a drainer has stalled at a place.
 pub fn stall_claim(tenant: &str, drainer: &str, cursor: &str) -> ControlKey {
     key(format!("CLAIM#{tenant}#STALL#{drainer}"), format!("AT#{cursor}"))
 }
@@ -657,8 +659,8 @@ mod tests {
         assert_eq!(used.len(), usize::from(DIRTY_SHARDS));
         assert!(used.iter().all(|pk| partitions.contains(pk)));
         assert!(partitions.contains(&old_dirty_mark("t", "jobs").pk));
-        let (mark, spare) = (dirty_mark("t", "jobs"), spare_dirty_mark("t", "jobs"));
-        assert!(partitions.contains(&spare.pk) && mark.pk != spare.pk && mark.sk == spare.sk);
+        let (mark, fallback) = (dirty_mark("t", "jobs"), fallback_dirty_mark("t", "jobs"));
+        assert!(partitions.contains(&fallback.pk) && mark.pk != fallback.pk && mark.sk == fallback.sk);
         assert!(partitions.iter().all(|pk| is_dirty_partition(pk)));
         assert!(!is_dirty_partition("DIRTYX") && !is_dirty_partition("DRAIN#t"));
     }

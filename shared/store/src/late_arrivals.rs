@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AnnouncedWatermarks, ControlTable, Fault, StoreError, keys, read, text};
 
-/// More rounds than any drainer's pace explains; the record is then given back to the queue.
-const MAX_ROUNDS: u32 = 20;
+/// After so many pointers that a watermark overtook, the saver returns the record to the queue.
+const MAX_ATTEMPTS: u32 = 20;
 
 /// A pointer as it is stored.
 #[derive(Debug, Serialize)]
@@ -24,14 +24,14 @@ struct Pointer {
     ttl: Option<Seconds>,
 }
 
-/// Where a pointer is.
+/// The key of a pointer.
 #[derive(Deserialize)]
-struct Place {
+struct PointerKey {
     #[serde(rename = "SK")]
     sk: String,
 }
 
-/// An event that is surely in the table.
+/// An event that the table is known to have.
 #[derive(Clone, Copy, Debug)]
 pub struct Confirmed<'a> {
     /// Its sort key.
@@ -45,7 +45,7 @@ pub struct Confirmed<'a> {
 pub struct LatePointer {
     /// Its place among the late arrivals: what a cursor holds.
     pub key: String,
-    /// Above every watermark of late arrivals when the saver looked.
+    /// Above every watermark of late arrivals that the saver saw.
     pub stamp: Millis,
     /// The sort key of the event.
     pub event_sk: String,
@@ -87,7 +87,7 @@ impl LateArrivals {
         if late.is_empty() {
             return Ok(HashSet::new());
         }
-        for _ in 0..MAX_ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let highest = watermarks.iter().filter_map(|seen| seen.late_arrivals).max();
             let stamp = highest.map_or(now, |highest| now.max(highest.plus(1)));
             try_join_all(late.iter().map(|event| self.put_pointer(tenant, stamp, event))).await?;
@@ -120,7 +120,7 @@ impl LateArrivals {
     pub async fn events_after(&self, tenant: &str, after: &str) -> Result<Vec<String>, StoreError> {
         let mut pages = self
             .table
-            .partition(&keys::late_lane(tenant))
+            .partition(&keys::late_arrivals(tenant))
             .key_condition_expression("PK = :pk AND SK > :after")
             .expression_attribute_values(":after", text(if after.is_empty() { "0" } else { after }))
             .into_paginator()
@@ -129,7 +129,7 @@ impl LateArrivals {
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| StoreError::new("Query", error))?;
             for item in page.items.unwrap_or_default() {
-                let pointer: Place = read(item)?;
+                let pointer: PointerKey = read(item)?;
                 late.extend(keys::parse_late_pointer(&pointer.sk).map(|(_, sk)| sk.to_owned()));
             }
         }
@@ -145,7 +145,7 @@ impl LateArrivals {
     ) -> Result<LatePointerPage, StoreError> {
         let answer = self
             .table
-            .partition(&keys::late_lane(tenant))
+            .partition(&keys::late_arrivals(tenant))
             .key_condition_expression("PK = :pk AND SK > :after")
             .expression_attribute_values(":after", text(if cursor.is_empty() { "0" } else { cursor }))
             .limit(limit)

@@ -52,21 +52,23 @@ mod workflow_types;
 
 pub use api_keys::{ApiKey, ApiKeys, KeyRefused, KeyScope, Revocation};
 pub use blocks::{
-    Block, BlockRecords, BlockWrites, BlocksWritten, Cause, Member, OperatorAction, OperatorRequest,
+    Block, BlockRecords, BlockTransaction, BlocksWritten, Cause, Member, OperatorAction, OperatorRequest,
     StoredBlocks,
 };
 pub use busy_tenants::{BusyChange, BusyMark, BusyMarks, BusyRemoval};
 pub use claims::{Claim, ClaimChange, ClaimState, Claimed, Claims, StoredClaim};
-pub use conditional_update::{Answer, conditionally, number, text};
-pub use dirty_marks::{Mark, MarkPlace, MarkRecords, MarkStamp};
+pub use conditional_update::{Conditional, conditionally, number, text};
+pub use dirty_marks::{Mark, MarkPartition, MarkRecords, MarkStamp};
 pub use drain_progress::{Blocked, Halted, LeaseChange, Oldest, Progress};
 pub use drain_states::{
     DrainState, DrainStates, HolderWoken, LeaseRequest, LeaseWrite, RewindWrite, RewindWritten,
 };
 pub use epochs::{Epochs, Rewound};
-pub use event_idempotency::{IdempotencyMarkers, LIFETIME_SECONDS, Marker};
-pub use failed_deliveries::{FailedDeliveries, FailedDelivery, FailurePage, FailureState, Kept};
-pub use health_check_progress::{HealthPlace, HealthPlaces};
+pub use event_idempotency::{IDEMPOTENCY_TTL_SECONDS, IdempotencyMarkers, Marker};
+pub use failed_deliveries::{
+    FailedDeliveries, FailedDelivery, FailureFilter, FailurePage, FailureState, Kept,
+};
+pub use health_check_progress::{HealthCheckCursor, HealthCheckCursors};
 pub use job_records::{
     EarlyAddition, EndsCount, JobEnd, JobInput, JobNode, JobRecord, JobRecords, JobUpdate, JobWrite, PutNew,
     StartsClaim, TaskAddition, TaskOutcome, TaskStartRow,
@@ -82,10 +84,10 @@ pub use parked_starts::{
 pub use payload_bucket::Payloads;
 pub use record_stream::RecordStream;
 pub use repairs::{JobListing, Repair, Repairs, RunRepair};
-pub use request_idempotency::{FirstRequest, FirstRequests, KeyedPut, KeyedRequest, free_at};
+pub use request_idempotency::{FirstRequest, FirstRequests, KeyedPut, KeyedRequest, idempotency_expires_at};
 pub use request_retry::{RequestRetry, RetryCause};
 pub use rounds::{RoundRecord, RoundRecords, RoundWrite};
-pub use rows::{ListPlace, ListedKeys, Row, Rows};
+pub use rows::{ListStartKey, ListedKeys, Row, Rows};
 pub use run_hooks::{HookRecord, HookRecords};
 pub use run_log::{
     Appender, LogEntryRow, LogGuard, PutLogEntry, RefusedParts, RunChange, RunEnding, RunLogRecords,
@@ -103,7 +105,7 @@ pub use table::{ControlTable, DUE_INDEX, Item, LIST_INDEX, item, item_of, key_it
 pub use task_records::{AcquireRequest, EndCondition, FoundRecord, Phase, TaskRecord, TaskRecords};
 pub use task_rows::{RowPut, SummaryRow, TaskRows};
 pub use tenants::Tenants;
-pub use transaction::{Cancelled, build_error, cancelled, wait_for_turn};
+pub use transaction::{Cancelled, back_off, build_error, cancelled};
 pub use watermarks::{AnnouncedWatermarks, Watermarks};
 pub use with_claim::WithClaim;
 pub use workflow_types::WorkflowTypeRecords;

@@ -1,4 +1,4 @@
-//! Lists of tasks and jobs by state, page by page: as many rows are read as are answered.
+//! Lists of tasks, jobs and runs by state, page by page. A page reads at most one row more than it returns.
 
 use crate::{Item, key_item, keys::ControlKey, read};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -8,12 +8,31 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::text;
 use crate::{ControlTable, StoreError};
 
-/// Rows of one answer at most.
+/// The largest page, in rows.
 const MAX_LIMIT: usize = 1_000;
 
-/// A place in some lists that are read one after the other. It holds no tenant: that is always the asker's own.
+/// Where the next page of several lists begins, which are read one after the other. It holds no tenant: that is always the
+/// caller's. Its JSON is the array `[list, after]`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ListCursor(usize, Option<String>);
+#[serde(from = "(usize, Option<String>)", into = "(usize, Option<String>)")]
+pub struct ListCursor {
+    /// The position of the list among those that are read.
+    list: usize,
+    /// The `listAt` of the last row that was returned; `None` begins the list.
+    after: Option<String>,
+}
+
+impl From<(usize, Option<String>)> for ListCursor {
+    fn from((list, after): (usize, Option<String>)) -> Self {
+        Self { list, after }
+    }
+}
+
+impl From<ListCursor> for (usize, Option<String>) {
+    fn from(cursor: ListCursor) -> Self {
+        (cursor.list, cursor.after)
+    }
+}
 
 impl ListCursor {
     /// Reads a cursor that a list gave.
@@ -22,7 +41,7 @@ impl ListCursor {
         let wrong = || Invalid::new("cursor", "is not one that a list gave");
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
         let cursor: Self = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
-        match cursor.1.as_ref().is_none_or(|place| place.contains('#')) {
+        match cursor.after.as_ref().is_none_or(|after| after.contains('#')) {
             true => Ok(cursor),
             false => Err(wrong()),
         }
@@ -34,7 +53,8 @@ impl ListCursor {
 }
 
 impl ControlTable {
-    /// Some records of lists that follow each other; `key_of` makes the key of a record from the id in its place.
+    /// One page of records from several lists, which are read one after the other, and the cursor of the next page.
+    /// `key_of` makes the key of a record from the id in its `listAt`.
     pub async fn list_pages<T: DeserializeOwned>(
         &self,
         lists: &[String],
@@ -43,20 +63,20 @@ impl ControlTable {
         key_of: impl Fn(&str) -> ControlKey,
     ) -> Result<(Vec<T>, Option<String>), StoreError> {
         let limit = limit.clamp(1, MAX_LIMIT);
-        let ListCursor(first, mut after) = cursor;
+        let ListCursor { list: first, mut after } = cursor;
         let mut found: Vec<(usize, String, Item)> = Vec::new();
         for (position, list) in lists.iter().enumerate().skip(first) {
-            let mut before = after.take().map(|place| start_key(list, &place, &key_of));
+            let mut start = after.take().map(|list_at| start_key(list, &list_at, &key_of));
             // One more than asked for tells whether there is a next page.
             while found.len() <= limit {
                 let wanted = i32::try_from(limit + 1 - found.len()).unwrap_or(i32::MAX);
-                let (rows, next) = self.listed(list, before.take(), wanted).await?;
+                let (rows, next) = self.listed(list, start.take(), wanted).await?;
                 for row in rows {
-                    let place = row.get("listAt").and_then(|place| place.as_s().ok()).cloned();
-                    found.push((position, place.unwrap_or_default(), row));
+                    let list_at = row.get("listAt").and_then(|list_at| list_at.as_s().ok()).cloned();
+                    found.push((position, list_at.unwrap_or_default(), row));
                 }
                 match next {
-                    Some(next) => before = Some(next),
+                    Some(next) => start = Some(next),
                     None => break,
                 }
             }
@@ -67,16 +87,17 @@ impl ControlTable {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more);
-        let next = next.map(|(position, place, _)| ListCursor(*position, Some(place.clone())).encode());
+        let next =
+            next.map(|(list, list_at, _)| ListCursor { list: *list, after: Some(list_at.clone()) }.encode());
         let items = found.into_iter().map(|(_, _, row)| read(row)).collect::<Result<_, _>>()?;
         Ok((items, next))
     }
 }
 
-fn start_key(list: &str, place: &str, key_of: &impl Fn(&str) -> ControlKey) -> Item {
-    let (_, id) = place.split_once('#').unwrap_or_default();
+fn start_key(list: &str, list_at: &str, key_of: &impl Fn(&str) -> ControlKey) -> Item {
+    let (_, id) = list_at.split_once('#').unwrap_or_default();
     let mut key = key_item(&key_of(id));
     key.insert("listIn".into(), text(list));
-    key.insert("listAt".into(), text(place));
+    key.insert("listAt".into(), text(list_at));
     key
 }

@@ -1,5 +1,5 @@
-//! Starts that did not work: those that wait in a block or that the drain stands before, and those that are
-//! parked, so that an operator can see why, mend the cause, and start them after all.
+//! Starts that did not work: those that wait in a block or at which the drain is halted, and those that are parked, so
+//! that an operator can see why, mend the cause, and start them after all.
 //!
 //! One record per start and epoch, while there is something to do about it.
 
@@ -32,7 +32,7 @@ pub enum ParkedBecause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ParkedState {
-    /// It is tried again: it waits in a block, or the drain stands before it.
+    /// It is tried again: it waits in a block, or the drain is halted at its event.
     Retrying,
     /// The drain has gone on without it.
     Parked,
@@ -87,9 +87,9 @@ pub struct ParkedPage {
 /// Which parked starts are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParkedFilter {
-    /// Those that the drain has gone on without.
+    /// Those that are parked.
     Parked,
-    /// Those that are tried again, too.
+    /// These and those that are tried again.
     All,
 }
 
@@ -98,11 +98,11 @@ pub enum ParkedFilter {
 pub enum ParkedWrite {
     /// It is written.
     Done,
-    /// Another process has written there since, and that stays.
+    /// Another process has written the row since; what it wrote stays.
     Changed,
 }
 
-/// A start that a member of a block, or an event, leads to.
+/// The keys of a start: of its row among the parked starts, and of its claim.
 #[derive(Clone, Debug)]
 pub struct StartKeys {
     /// Its id among the parked starts.
@@ -188,7 +188,7 @@ impl ParkedStartRecords {
         })
     }
 
-    /// Notes a failed attempt, which `start` counts already, unless the drain has written there since.
+    /// Stores a failed attempt, which `start` counts already, unless the drain has written the row since.
     pub async fn note_attempt(&self, tenant: &Name, start: &ParkedStart) -> Result<(), StoreError> {
         let put = self
             .table
@@ -212,7 +212,7 @@ impl ParkedStartRecords {
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 
-    /// Deletes the row of a start that the drain stood before: neither a parked one nor one in a block.
+    /// Deletes the row of a start at which the drain was halted: neither a parked one nor one in a block.
     pub async fn delete_if_halted(&self, tenant: &Name, id: &str) -> Result<ParkedWrite, StoreError> {
         let delete = self
             .table
@@ -279,7 +279,7 @@ impl ParkedStartRecords {
     }
 }
 
-/// What is there of a start that begins to wait.
+/// The row, as it was read, of a start that begins to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowBefore {
     /// No row.
@@ -333,7 +333,7 @@ pub(crate) fn put(
 fn written(answer: Result<(), StoreError>) -> Result<ParkedWrite, StoreError> {
     match answer {
         Ok(()) => Ok(ParkedWrite::Done),
-        Err(error) if error.fault == Fault::Refused => Ok(ParkedWrite::Changed),
+        Err(error) if error.fault == Fault::ConditionFailed => Ok(ParkedWrite::Changed),
         Err(error) => Err(error),
     }
 }

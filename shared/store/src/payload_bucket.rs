@@ -10,9 +10,10 @@ use ledgerline_event::{
 
 use crate::{Fault, StoreError};
 
-/// How often S3 may answer that another request for the key is under way.
-const CONFLICTS: u32 = 5;
-/// Where an object names its tenant, percent-encoded as in keys: for senders that put no hash into the marker.
+/// How often a put is retried while S3 answers that another request for the key is under way.
+const MAX_CONFLICT_RETRIES: u32 = 5;
+/// The metadata in which an object names its tenant, percent-encoded as in keys: for senders that put no hash into the
+/// marker.
 const TENANT_METADATA: &str = "tenant";
 
 struct Object {
@@ -52,7 +53,7 @@ impl Payloads {
             .map_err(|error| StoreError::new("PutObject", error))
     }
 
-    /// Writes one JSON object if none is there; `false` if another one is, with other content.
+    /// Writes one JSON object if none is there. Returns `false` if there is one with other content.
     pub async fn put_once(&self, key: &str, body: Vec<u8>) -> Result<bool, StoreError> {
         let mut attempt = 0;
         loop {
@@ -69,14 +70,14 @@ impl Payloads {
                 .map_err(|error| StoreError::new("PutObject", error));
             let conflict = match put {
                 Ok(_) => return Ok(true),
-                Err(error) if matches!(error.fault, Fault::Refused | Fault::Conflict) => error,
+                Err(error) if matches!(error.fault, Fault::ConditionFailed | Fault::Conflict) => error,
                 Err(error) => return Err(error),
             };
             match self.get(key).await? {
                 // Our own earlier attempt, or another event that has taken the id.
                 Some(there) => return Ok(there == body),
                 // S3 answers 409 while another request for the key is under way, which may fail in its turn.
-                None if attempt < CONFLICTS => {
+                None if attempt < MAX_CONFLICT_RETRIES => {
                     tokio::time::sleep(Duration::from_millis(20 << attempt).mul_f64(fastrand::f64())).await;
                     attempt += 1;
                 }
@@ -118,7 +119,7 @@ impl Payloads {
             }
             Followed::Missing(why) => why,
         };
-        tracing::error!(event_id = %event.event_id, key = marker.key, %missing, "{MARKER} left in place");
+        tracing::error!(event_id = %event.event_id, key = marker.key, %missing, "could not restore the overflowed payload; the marker stays");
         overflow::note_missing(&mut event.properties, missing);
         Ok(())
     }

@@ -20,7 +20,7 @@ pub struct RecordStream<T> {
 /// How many rows a page has at most.
 #[derive(Clone, Copy)]
 enum PageSize {
-    /// As many as DynamoDB answers.
+    /// As many as DynamoDB returns.
     Full,
     /// This many, and more in each page that follows.
     Growing { rows: i32, most: i32 },

@@ -4,7 +4,7 @@ use ledgerline_event::{Millis, Name};
 use serde::Deserialize;
 
 use crate::keys::{self, ControlKey};
-use crate::{Answer, ControlTable, Fault, StoreError, conditionally, number, text};
+use crate::{Conditional, ControlTable, Fault, StoreError, conditionally, number, text};
 
 /// What became of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Repairs {
             .expression_attribute_values(":version", number(version));
         match delete.send().await.map_err(|error| StoreError::new("DeleteItem", error)) {
             Ok(_) => Ok(Repair::Done),
-            Err(error) if error.fault == Fault::Refused => Ok(Repair::ChangedMeanwhile),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(Repair::ChangedMeanwhile),
             Err(error) => Err(error),
         }
     }
@@ -128,9 +128,9 @@ impl Repairs {
     }
 }
 
-fn repair_of(answer: &Answer<Repaired>) -> Repair {
+fn repair_of(answer: &Conditional<Repaired>) -> Repair {
     match answer {
-        Answer::Done(_) => Repair::Done,
-        Answer::Refused(_) => Repair::ChangedMeanwhile,
+        Conditional::Done(_) => Repair::Done,
+        Conditional::Refused(_) => Repair::ChangedMeanwhile,
     }
 }

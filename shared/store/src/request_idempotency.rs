@@ -6,13 +6,13 @@ use ledgerline_event::{Millis, Name, Seconds};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cancelled, Claim, ControlKey, ControlTable, LIFETIME_SECONDS, RetryCause, StoreError, TableWrite,
+    Cancelled, Claim, ControlKey, ControlTable, IDEMPOTENCY_TTL_SECONDS, RetryCause, StoreError, TableWrite,
     build_error, cancelled, number,
 };
 
-/// When a key that is used now is free again.
-pub fn free_at(now: Millis) -> Seconds {
-    now.seconds().plus(LIFETIME_SECONDS)
+/// When an idempotency key that is used now expires: then another request may use it.
+pub fn idempotency_expires_at(now: Millis) -> Seconds {
+    now.seconds().plus(IDEMPOTENCY_TTL_SECONDS)
 }
 
 /// A request under a key.
@@ -56,7 +56,7 @@ impl FirstRequest {
             claim_pk: None,
             claim_sk: None,
             content_hash: keyed.content_hash.clone(),
-            ttl: free_at(now),
+            ttl: idempotency_expires_at(now),
         }
     }
 
@@ -76,16 +76,16 @@ impl FirstRequest {
     }
 }
 
-/// What became of claiming together with the record of a key.
+/// What became of writing the record of a key together with a claim.
 #[derive(Debug)]
 pub enum KeyedPut {
     /// Everything is written.
     Applied,
-    /// An earlier request has the key, or had it until now.
+    /// An earlier request has the key, or its row has just expired.
     KeyTaken,
     /// The key was free, and the claim is there already.
     ClaimTaken(Box<Claim>),
-    /// Something that passes was in the way.
+    /// Nothing is written: another writer, or throttling, was in the way.
     Busy(RetryCause),
 }
 

@@ -14,31 +14,35 @@ pub enum RetryCause {
     /// A transaction on the same record was under way.
     Conflict,
     /// Another writer was first. The caller reads again and retries; of many such callers one succeeds each time.
-    Behind,
+    LostRace,
     /// The service takes fewer requests than it gets.
     Throttled,
 }
 
-/// Retries after a conflict, the first ceiling and the highest one.
-const CONFLICT: Steps = Steps { retries: 10, first_ms: 10, most_ms: 500 };
-/// The same where each attempt lets one writer through: it is better to ask often.
-const BEHIND: Steps = Steps { retries: 60, first_ms: 10, most_ms: 150 };
+/// How often a request is retried after a conflict, with the ceiling of the first pause and the highest ceiling.
+const CONFLICT: Backoff = Backoff { retries: 10, first_ms: 10, most_ms: 500 };
+/// The same after a lost race: each round lets one writer through, so it is better to ask often.
+const LOST_RACE: Backoff = Backoff { retries: 60, first_ms: 10, most_ms: 150 };
 /// The same while a service throttles: 20 s at the most, which API Gateway outlasts.
-const THROTTLED: Steps = Steps { retries: 10, first_ms: 50, most_ms: 4_000 };
+const THROTTLED: Backoff = Backoff { retries: 10, first_ms: 50, most_ms: 4_000 };
 
-struct Steps {
+struct Backoff {
     retries: u32,
     first_ms: u64,
     most_ms: u64,
 }
 
 impl RetryCause {
-    /// The cause for a retry that a fault is, if waiting helps against it.
+    /// The cause that a fault gives for a retry; `None` if waiting does not help against it.
     pub fn of(fault: Fault) -> Option<Self> {
         match fault {
             Fault::Conflict => Some(Self::Conflict),
             Fault::Throttled => Some(Self::Throttled),
-            Fault::Refused | Fault::Missing | Fault::Rejected | Fault::Denied | Fault::Unavailable => None,
+            Fault::ConditionFailed
+            | Fault::Missing
+            | Fault::Rejected
+            | Fault::Denied
+            | Fault::Unavailable => None,
         }
     }
 
@@ -46,7 +50,7 @@ impl RetryCause {
     pub fn ceiling(self, retry: u32) -> Option<Duration> {
         let steps = match self {
             Self::Conflict => CONFLICT,
-            Self::Behind => BEHIND,
+            Self::LostRace => LOST_RACE,
             Self::Throttled => THROTTLED,
         };
         let ms = (steps.first_ms << retry.min(20)).min(steps.most_ms);
@@ -55,7 +59,7 @@ impl RetryCause {
 
     const fn fault(self) -> Fault {
         match self {
-            Self::Conflict | Self::Behind => Fault::Conflict,
+            Self::Conflict | Self::LostRace => Fault::Conflict,
             Self::Throttled => Fault::Throttled,
         }
     }
@@ -68,7 +72,7 @@ const BRIEF_RETRIES: u32 = 5;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestRetry {
     conflicts: u32,
-    behind: u32,
+    lost_races: u32,
     throttled: u32,
     is_brief: bool,
 }
@@ -83,7 +87,7 @@ impl RequestRetry {
     pub fn pause(&mut self, cause: RetryCause, chance: f64) -> Option<Duration> {
         let retries = match cause {
             RetryCause::Conflict => &mut self.conflicts,
-            RetryCause::Behind => &mut self.behind,
+            RetryCause::LostRace => &mut self.lost_races,
             RetryCause::Throttled => &mut self.throttled,
         };
         if self.is_brief && cause == RetryCause::Throttled && *retries >= BRIEF_RETRIES {
@@ -98,7 +102,7 @@ impl RequestRetry {
     pub async fn wait(&mut self, operation: &'static str, cause: RetryCause) -> Result<(), StoreError> {
         let Some(pause) = self.pause(cause, fastrand::f64()) else {
             let (code, message) = match cause {
-                RetryCause::Conflict | RetryCause::Behind => {
+                RetryCause::Conflict | RetryCause::LostRace => {
                     ("TransactionConflict", "other writers change the record all the time")
                 }
                 RetryCause::Throttled => ("Throttling", "the service throttles for longer than this waits"),
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_anything_between_nothing_and_its_ceiling() {
-        for cause in [RetryCause::Conflict, RetryCause::Behind, RetryCause::Throttled] {
+        for cause in [RetryCause::Conflict, RetryCause::LostRace, RetryCause::Throttled] {
             let ceiling = cause.ceiling(0).unwrap();
             for (chance, expected) in [(0.0, Duration::ZERO), (0.5, ceiling / 2), (1.0, ceiling)] {
                 assert_eq!(RequestRetry::default().pause(cause, chance), Some(expected));
@@ -170,7 +174,9 @@ mod tests {
     fn waiting_helps_against_conflicts_and_throttling_alone() {
         assert_eq!(RetryCause::of(Fault::Conflict), Some(RetryCause::Conflict));
         assert_eq!(RetryCause::of(Fault::Throttled), Some(RetryCause::Throttled));
-        for fault in [Fault::Refused, Fault::Missing, Fault::Rejected, Fault::Denied, Fault::Unavailable] {
+        for fault in
+            [Fault::ConditionFailed, Fault::Missing, Fault::Rejected, Fault::Denied, Fault::Unavailable]
+        {
             assert_eq!(RetryCause::of(fault), None);
         }
     }

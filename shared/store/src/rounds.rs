@@ -1,5 +1,5 @@
-//! A drainer's round: it visits every tenant once, over as many sweeps as that takes. A sweep takes the round by name and
-//! writes on condition of that name, so that a sweep that was overtaken moves nothing.
+//! A drainer's round: it visits every tenant once, over as many sweeps as that takes. A sweep writes its id into the round as
+//! the holder, and each later write is on condition of that id: so a sweep that was overtaken changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ControlTable, Fault, StoreError, keys, text};
 
-/// A round as it is stored. The version before has `visitedAt` alone.
+/// A round as it is stored. Versions before 0.1.0 store only `visitedAt`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoundRecord {
-    /// When the last round began that is done.
+    /// When the last completed round began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visited_at: Option<Millis>,
     /// When the round under way began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub began_at: Option<Millis>,
-    /// The tenant behind which it began.
+    /// The round began with the tenant after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub began_after: Option<Name>,
     /// The last tenant that it has passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Name>,
-    /// Tenants that it has passed and not finished.
+    /// Tenants that it has passed, but whose visits did not finish.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub left: BTreeSet<Name>,
-    /// The last sweep that took it.
+    /// The id of the last sweep that took it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Name>,
-    /// Until when that sweep keeps it.
+    /// Until then no other sweep takes the round, unless the holder releases it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_until: Option<Millis>,
 }
@@ -61,7 +61,7 @@ impl RoundRecords {
         self.table.get(&keys::schedule(drainer)).await
     }
 
-    /// Writes a round if `holder` has it, or no sweep has.
+    /// Writes a round if its stored holder is `holder`; `None`: if no sweep has ever held it.
     pub async fn put(
         &self,
         drainer: &Name,
@@ -77,7 +77,7 @@ impl RoundRecords {
         };
         match put.send().await.map_err(|error| StoreError::new("PutItem", error)) {
             Ok(_) => Ok(RoundWrite::Done),
-            Err(error) if error.fault == Fault::Refused => Ok(RoundWrite::Taken),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(RoundWrite::Taken),
             Err(error) => Err(error),
         }
     }

@@ -29,17 +29,17 @@ impl Row {
     }
 }
 
-/// Where a list goes on.
+/// The key after which the next page of a list begins.
 #[derive(Debug)]
-pub struct ListPlace(Item);
+pub struct ListStartKey(Item);
 
 /// Some keys of a list, the newest first.
 #[derive(Debug)]
 pub struct ListedKeys {
     /// The keys.
     pub keys: Vec<ControlKey>,
-    /// Where the list goes on; `None` at its end.
-    pub next: Option<ListPlace>,
+    /// Where the next page begins; `None` on the last page.
+    pub next: Option<ListStartKey>,
 }
 
 /// Reads records of any kind.
@@ -78,15 +78,16 @@ impl Rows {
         Ok(())
     }
 
-    /// Some keys of a list. The list lags behind the records: read a record before you act on its key.
+    /// At most `limit` keys of a list, the newest first. The list lags behind the records: read a record before you act on
+    /// its key.
     pub async fn listed(
         &self,
         list: &str,
-        before: Option<ListPlace>,
+        start: Option<ListStartKey>,
         limit: i32,
     ) -> Result<ListedKeys, StoreError> {
-        let (items, next) = self.table.listed(list, before.map(|place| place.0), limit).await?;
-        Ok(ListedKeys { keys: items.iter().filter_map(key_of).collect(), next: next.map(ListPlace) })
+        let (items, next) = self.table.listed(list, start.map(|start| start.0), limit).await?;
+        Ok(ListedKeys { keys: items.iter().filter_map(key_of).collect(), next: next.map(ListStartKey) })
     }
 
     /// The records that have been in a list for the longest, and whether there may be more.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    Cancelled, ControlKey, ControlTable, HookRecord, RequestRetry, StoreError, WaitRecord, build_error,
-    cancelled, keys, number, read, text, wait_for_turn,
+    Cancelled, ControlKey, ControlTable, HookRecord, RequestRetry, StoreError, WaitRecord, back_off,
+    build_error, cancelled, keys, number, read, text,
 };
 
 /// One entry of a log as it is stored.
@@ -299,7 +299,7 @@ impl RunLogWrite<'_> {
         Ok(())
     }
 
-    /// Changes the run's record. Its conditions: the lease is still held, and the run was not called since its record
+    /// Changes the run's record. Its conditions: the lease is still held, and the run was not notified since its record
     /// was read.
     pub fn change_run(&mut self, write: RunWrite<'_>) -> Result<(), StoreError> {
         let RunWrite { appender, change, external, expected_wake_count } = write;
@@ -460,7 +460,7 @@ impl RunLogWrite<'_> {
                     let parts = positions.iter().filter_map(|position| self.writes.get(position - 1));
                     return Ok(PutLogEntry::Refused(RefusedParts::of(parts.map(|(part, _)| part))));
                 }
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
+                Some(Cancelled::Busy(why)) => back_off(&mut retries, why).await?,
             }
         }
     }

@@ -7,8 +7,8 @@ use ledgerline_event::{Context, Millis, Name, RunState};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Answer, Cancelled, ControlKey, ControlTable, ListCursor, LogEntryRow, RequestRetry, StoreError,
-    build_error, cancelled, conditionally, keys, number, text, wait_for_turn,
+    Cancelled, Conditional, ControlKey, ControlTable, ListCursor, LogEntryRow, RequestRetry, StoreError,
+    back_off, build_error, cancelled, conditionally, keys, number, text,
 };
 
 /// A run as it is stored, without its log.
@@ -68,15 +68,15 @@ pub struct RunRecord {
     #[serde(default)]
     pub emitted: u64,
     /// The last entry of the log whose waits have all looked for events that were sent before. Senders set it to zero
-    /// when they call the run, for runners of the version before, which know no `calledWaits`.
+    /// when they notify the run, for runners of versions before 0.1.0, which do not know `calledWaits`.
     #[serde(default)]
     pub looked_back: u64,
     /// The same, set by runners only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked: Option<u64>,
-    /// The waits that senders of events have called since the run was last released.
-    #[serde(default, skip_serializing)]
-    pub called_waits: BTreeSet<Name>,
+    /// The waits that senders of events have notified since the run was last released.
+    #[serde(default, skip_serializing, rename = "calledWaits")]
+    pub notified_waits: BTreeSet<Name>,
     /// How far its waits have looked, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<String>,
@@ -127,9 +127,9 @@ impl RunRecord {
         self.looked.unwrap_or(self.looked_back)
     }
 
-    /// The waits that senders of events have called.
-    pub fn called(&self) -> &BTreeSet<Name> {
-        &self.called_waits
+    /// The waits that senders of events have notified.
+    pub fn notified_waits(&self) -> &BTreeSet<Name> {
+        &self.notified_waits
     }
 
     /// The time for which a delayed message is on its way.
@@ -192,7 +192,7 @@ pub struct RunRelease<'a> {
 /// How a visit of a runner ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisitEnd<'a> {
-    /// In order: everything up to there is done, for every wait that was called.
+    /// It succeeded: everything up to `emitted` is done, for every wait that was notified.
     Done {
         /// How far its waits have looked, as JSON, if it has changed.
         looks: Option<&'a str>,
@@ -253,7 +253,7 @@ impl RunRecords {
             match cancelled(transaction.send().await)? {
                 None => return Ok(RunCreation::Created),
                 Some(Cancelled::Refused(_)) => return Ok(RunCreation::Exists(self.table.get(&key).await?)),
-                Some(Cancelled::Busy(why)) => wait_for_turn(&mut retries, why).await?,
+                Some(Cancelled::Busy(why)) => back_off(&mut retries, why).await?,
             }
         }
     }
@@ -265,7 +265,7 @@ impl RunRecords {
         tenant: &str,
         run_id: &str,
         lease: NewRunLease<'_>,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let key = keys::run(tenant, run_id);
         let update = self
             .table
@@ -292,7 +292,7 @@ impl RunRecords {
         run_id: &str,
         owner: &Name,
         until: Millis,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let key = keys::run(tenant, run_id);
         let update = self
             .table
@@ -313,7 +313,7 @@ impl RunRecords {
         tenant: &str,
         run_id: &str,
         release: RunRelease<'_>,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let mut set = "SET emitted = :emitted, takes = :zero".to_owned();
         let mut remove = " REMOVE leaseOwner, leaseUntil".to_owned();
         let key = keys::run(tenant, run_id);
@@ -362,7 +362,11 @@ impl RunRecords {
     }
 
     /// Removes the lease on a run, if there is one, and makes the run due.
-    pub async fn break_lease(&self, key: &ControlKey, now: Millis) -> Result<Answer<RunRecord>, StoreError> {
+    pub async fn break_lease(
+        &self,
+        key: &ControlKey,
+        now: Millis,
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let update = self
             .table
             .update(key)
@@ -380,7 +384,7 @@ impl RunRecords {
         run_id: &str,
         due_at: Millis,
         later: Millis,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let update = self
             .table
             .update(&keys::run(tenant, run_id))
@@ -392,18 +396,18 @@ impl RunRecords {
     }
 
     /// Wakes a run that has not ended, because an event may fit this wait.
-    pub async fn call_wait(
+    pub async fn notify_wait(
         &self,
         tenant: &str,
         run_id: &str,
         wait_id: &Name,
         now: Millis,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let key = keys::run(tenant, run_id);
         let update = self
             .table
             .update(&key)
-            // A runner of the version before looks for all waits after this entry of the log.
+            // A runner of a version before 0.1.0 looks for all waits after this entry of the log.
             .update_expression(
                 "SET wakes = wakes + :one, dueShard = :dueShard, dueAt = :now, lookedBack = :zero ADD calledWaits :wait",
             )
@@ -422,7 +426,7 @@ impl RunRecords {
         tenant: &str,
         run: &RunRecord,
         emitted: u64,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         self.note_progress(tenant, run, emitted, None).await
     }
 
@@ -433,7 +437,7 @@ impl RunRecords {
         run: &RunRecord,
         emitted: u64,
         looks: &str,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         self.note_progress(tenant, run, emitted, Some(looks)).await
     }
 
@@ -443,7 +447,7 @@ impl RunRecords {
         run: &RunRecord,
         emitted: u64,
         looks: Option<&str>,
-    ) -> Result<Answer<RunRecord>, StoreError> {
+    ) -> Result<Conditional<RunRecord>, StoreError> {
         let also = match looks {
             Some(_) => {
                 ", lookedBack = :emitted, looked = :emitted, looks = :looks REMOVE dueShard, dueAt, calledWaits"

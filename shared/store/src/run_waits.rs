@@ -16,16 +16,16 @@ pub struct WaitRecord {
     /// Whether an external program drives the run over HTTP.
     #[serde(default)]
     pub external: bool,
-    /// What an event must contain, as JSON; only of a wait for one.
+    /// What an event must contain, as JSON; present only if it waits for an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_criteria: Option<String>,
-    /// The wait ignores events that were sent before.
+    /// The wait ignores events that were sent before this time; `None`: it takes earlier ones too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Millis>,
     /// The shard of the due index that it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_shard: Option<String>,
-    /// When its time comes, if it has one.
+    /// When it is due; `None` without a timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Millis>,
 }
@@ -66,13 +66,14 @@ impl WaitRecords {
         self.table.get(key).await
     }
 
-    /// Deletes a timer or wait, if it is there.
+    /// Deletes a timer or wait. If it is not there, nothing happens.
     pub async fn delete(&self, key: &ControlKey) -> Result<(), StoreError> {
         let delete = self.table.delete(key).send().await;
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 
-    /// The waits for events of a name by one leaf of their criteria; `None` for those without one.
+    /// The waits for events of a name that are stored under `leaf`: the hash of one leaf of their criteria, or `None` for
+    /// the waits whose criteria have no leaf.
     pub fn waiters(&self, tenant: &str, event_name: &str, leaf: Option<u64>) -> RecordStream<Waiter> {
         RecordStream::new(self.table.partition(&keys::waiters(tenant, event_name, leaf)))
     }

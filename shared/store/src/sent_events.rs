@@ -6,7 +6,7 @@ use ledgerline_event::{Millis, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Answer, ControlKey, ControlTable, Item, RecordStream, StoreError, conditionally, item, keys, number,
+    Conditional, ControlKey, ControlTable, Item, RecordStream, StoreError, conditionally, item, keys, number,
     read, text,
 };
 
@@ -14,7 +14,7 @@ use crate::{
 const FIRST_PAGE: i32 = 4;
 const LARGEST_PAGE: i32 = 1_000;
 
-/// A sent event under one of its leaves; under none it is kept whole.
+/// A sent event as it is stored under one of its leaves. The row without a leaf also holds the event itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SentEventRecord {
@@ -22,8 +22,9 @@ pub struct SentEventRecord {
     pub event_id: Name,
     /// The time in its place, which may be later than that of the event.
     pub timestamp: Millis,
-    /// JSON.
-    pub match_criteria: String,
+    /// The match with which the event was sent, as JSON.
+    #[serde(rename = "matchCriteria")]
+    pub sent_match: String,
     /// The event as JSON, unless it is large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
@@ -47,7 +48,7 @@ pub struct SentFloor {
     pub floor: Millis,
 }
 
-/// Before what no event of one name is accepted any more.
+/// The limits below which no event of one name is accepted any more.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct SentLimits {
@@ -82,7 +83,7 @@ impl SentEventRecords {
         Self { table }
     }
 
-    /// Puts an event under these leaves. Done again, it changes nothing.
+    /// Puts an event under these leaves; `None` is the row that holds the event itself. A second put changes nothing.
     pub async fn put_all(
         &self,
         tenant: &str,
@@ -106,7 +107,7 @@ impl SentEventRecords {
         self.table.get(&key).await
     }
 
-    /// The events after a place that were sent with one leaf, the oldest first; `None` for all of them.
+    /// The events of a name that are stored under `leaf` (`None`: every event) after a place, the oldest first.
     pub fn after(
         &self,
         tenant: &str,
@@ -117,7 +118,7 @@ impl SentEventRecords {
         let query = self
             .table
             .partition(&keys::sent_events(tenant, event_name, leaf))
-            // Beyond the watermark there may be events of senders of the version before.
+            // Beyond the watermark there may be events that senders of versions before 0.1.0 wrote.
             .key_condition_expression("PK = :pk AND SK > :from")
             .expression_attribute_values(":from", text(place));
         RecordStream::growing(query, FIRST_PAGE, LARGEST_PAGE)
@@ -186,7 +187,7 @@ impl SentEventRecords {
         tenant: &str,
         event_name: &str,
         place: &str,
-    ) -> Result<Answer<SentOrder>, StoreError> {
+    ) -> Result<Conditional<SentOrder>, StoreError> {
         let update = self
             .table
             .update(&keys::sent_order(tenant, event_name))
@@ -197,7 +198,11 @@ impl SentEventRecords {
     }
 
     /// Raises the floor of a tenant, unless it is as high already.
-    pub async fn raise_floor(&self, tenant: &str, floor: Millis) -> Result<Answer<SentFloor>, StoreError> {
+    pub async fn raise_floor(
+        &self,
+        tenant: &str,
+        floor: Millis,
+    ) -> Result<Conditional<SentFloor>, StoreError> {
         let update = self
             .table
             .update(&keys::sent_floor(tenant))

@@ -10,8 +10,9 @@ use aws_sdk_dynamodb::{
 /// What kind of trouble it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A condition did not hold: another writer was first, and it stays so.
-    Refused,
+    /// A condition did not hold: another writer was first. The same request fails again, but the whole operation may
+    /// succeed later, since its caller first reads again; so [`StoreError::is_transient`] counts it.
+    ConditionFailed,
     /// A transaction on the same record was under way; the same call may succeed in a moment.
     Conflict,
     /// Too much at once; the same call succeeds later.
@@ -74,14 +75,14 @@ impl StoreError {
         }
     }
 
-    /// Trouble that an answer tells of in its own way: one entry of a batch, say.
+    /// An error that an answer reports in a form of its own, such as one entry of a batch.
     pub fn told(operation: &'static str, fault: Fault, code: &str, message: impl Into<String>) -> Self {
         Self { operation, fault, code: Some(code.to_owned()), message: message.into(), source: None }
     }
 
-    /// Whether the same call may succeed later.
+    /// Whether the operation may succeed later: by the same request, or after the caller has read again.
     pub fn is_transient(&self) -> bool {
-        matches!(self.fault, Fault::Throttled | Fault::Unavailable | Fault::Conflict | Fault::Refused)
+        matches!(self.fault, Fault::Throttled | Fault::Unavailable | Fault::Conflict | Fault::ConditionFailed)
     }
 }
 
@@ -93,7 +94,7 @@ fn innermost(error: &dyn Error) -> String {
     deepest.to_string()
 }
 
-/// Why a transaction was cancelled, of all its writes together.
+/// Why a transaction was cancelled: one fault for all its writes.
 fn cancellation<E: Error + 'static>(error: &E) -> Option<Fault> {
     let error: &(dyn Error + 'static) = error;
     match error.downcast_ref::<TransactWriteItemsError>()? {
@@ -105,10 +106,11 @@ fn cancellation<E: Error + 'static>(error: &E) -> Option<Fault> {
     }
 }
 
-/// A refusal decides whatever else was in the way, then a mistake; throttling asks for longer pauses than a conflict.
+/// The weightiest of several reasons: a failed condition, then a mistake in the request, then throttling (which asks for
+/// longer pauses than a conflict), then a conflict.
 pub(crate) fn fault_of_cancellation<'a>(reasons: impl Iterator<Item = &'a str>) -> Fault {
     let faults: Vec<Fault> = reasons.filter(|code| *code != "None").map(fault_of).collect();
-    let weightiest = [Fault::Refused, Fault::Rejected, Fault::Throttled, Fault::Conflict];
+    let weightiest = [Fault::ConditionFailed, Fault::Rejected, Fault::Throttled, Fault::Conflict];
     weightiest.into_iter().find(|fault| faults.contains(fault)).unwrap_or(Fault::Unavailable)
 }
 
@@ -118,7 +120,7 @@ fn fault_of(code: &str) -> Fault {
         | "ConditionalCheckFailed"
         | "ParameterAlreadyExists"
         | "PreconditionFailed"
-        | "ResourceInUseException" => Fault::Refused,
+        | "ResourceInUseException" => Fault::ConditionFailed,
         "TransactionConflictException"
         | "TransactionConflict"
         | "TransactionInProgressException"
@@ -167,7 +169,7 @@ mod tests {
             ("ThrottlingException", Fault::Throttled),
             ("RequestThrottled", Fault::Throttled),
             ("TransactionConflictException", Fault::Conflict),
-            ("ConditionalCheckFailedException", Fault::Refused),
+            ("ConditionalCheckFailedException", Fault::ConditionFailed),
             ("ValidationException", Fault::Rejected),
             ("InternalServerError", Fault::Unavailable),
         ] {
@@ -181,7 +183,7 @@ mod tests {
             (&["None", "TransactionConflict"][..], Fault::Conflict),
             (&["ThrottlingError", "TransactionConflict"], Fault::Throttled),
             (&["ProvisionedThroughputExceeded"], Fault::Throttled),
-            (&["TransactionConflict", "ConditionalCheckFailed"], Fault::Refused),
+            (&["TransactionConflict", "ConditionalCheckFailed"], Fault::ConditionFailed),
             (&["ValidationError", "None"], Fault::Rejected),
             (&[], Fault::Unavailable),
         ] {

@@ -63,9 +63,9 @@ impl SubscriptionRecords {
         begin: &str,
         stamp: &MarkStamp,
     ) -> Result<(), StoreError> {
-        let whose = (&subscription.tenant_id, &subscription.drainer_id);
-        let count = count_subscription_change(&self.table, whose, begin, stamp.now);
-        let mark = dirty_marks::of_change(&self.table, whose, stamp);
+        let drain_key = (&subscription.tenant_id, &subscription.drainer_id);
+        let count = count_subscription_change(&self.table, drain_key, begin, stamp.now);
+        let mark = dirty_marks::mark_update_for_change(&self.table, drain_key, stamp);
         transact(&self.table, [write, update_item(count)?, update_item(mark)?]).await
     }
 }

@@ -1,17 +1,17 @@
-//! In what order a sweep comes to what is due, and where it goes on.
+//! The order in which a sweep reads the shards of due records, and the cursor from which the next sweep resumes.
 
 use crate::keys::DUE_SHARDS;
 use ledgerline_event::Millis;
 use serde::{Deserialize, Serialize};
 
-/// Where a sweep stopped: the next one begins there, so that one that never has the time for everything comes to
+/// Where a sweep stopped. The next sweep begins there: so even sweeps that never have the time for everything reach
 /// everything in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct SweepCursor {
     /// The shard.
     pub shard: u8,
-    /// The time up to which everything in it is done.
+    /// Everything in the shard that was due before this time is done.
     pub due_at: Millis,
 }
 
@@ -20,15 +20,15 @@ pub struct Place {
 pub struct Part {
     /// The shard.
     pub shard: u8,
-    /// From this time on.
+    /// The earliest time.
     pub from: Millis,
-    /// Up to this time.
+    /// The latest time.
     pub until: Millis,
 }
 
-/// Everything that is due until then, from `place` on and around to it again.
-pub fn parts(place: Option<Place>, until: Millis) -> Vec<Part> {
-    let begin = place.unwrap_or(Place { shard: 0, due_at: Millis::MIN });
+/// Everything that is due at `until`, as parts: from `cursor` on, then around to `cursor` again.
+pub fn parts(cursor: Option<SweepCursor>, until: Millis) -> Vec<Part> {
+    let begin = cursor.unwrap_or(SweepCursor { shard: 0, due_at: Millis::MIN });
     let first = begin.shard % DUE_SHARDS;
     let all = (0..DUE_SHARDS).map(|n| (first + n) % DUE_SHARDS);
     let mut parts: Vec<Part> = all.map(|shard| Part { shard, from: Millis::MIN, until }).collect();
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(whole.len(), usize::from(DUE_SHARDS));
         assert!(whole.iter().all(|part| part.from == Millis::MIN && part.until == until));
 
-        let stopped = Place { shard: DUE_SHARDS - 1, due_at: at(1_767_453_000_000) };
+        let stopped = SweepCursor { shard: DUE_SHARDS - 1, due_at: at(1_767_453_000_000) };
         let around = parts(Some(stopped), until);
         let shards: Vec<u8> = around.iter().map(|part| part.shard).collect();
         assert_eq!(shards[0], stopped.shard);
@@ -66,7 +66,7 @@ mod tests {
         );
 
         // A clock that was ahead has stopped in the future.
-        let ahead = parts(Some(Place { shard: 0, due_at: at(1_767_453_999_999) }), until);
+        let ahead = parts(Some(SweepCursor { shard: 0, due_at: at(1_767_453_999_999) }), until);
         assert_eq!((ahead[0].from, ahead[ahead.len() - 1].until), (until, until));
     }
 }

@@ -1,13 +1,13 @@
-//! What sweeps leave behind: where the next one goes on, and when the last one came to its end.
+//! What sweeps store about themselves: the cursor from which the next one resumes, and when the last one ended.
 
 use ledgerline_event::Millis;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::ControlKey;
-use crate::sweep_shards::Place;
+use crate::sweep_shards::SweepCursor;
 use crate::{ControlTable, StoreError};
 
-/// When a sweep last came to its end.
+/// When a sweep last ended.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SweepEnd {
@@ -28,15 +28,15 @@ impl Sweeps {
     }
 
     /// Where the last sweep stopped; `None` if it came to its end.
-    pub async fn place(&self, key: &ControlKey) -> Result<Option<Place>, StoreError> {
+    pub async fn cursor(&self, key: &ControlKey) -> Result<Option<SweepCursor>, StoreError> {
         self.table.get(key).await
     }
 
-    /// Notes where a sweep stopped, or that it came to its end.
-    pub async fn set_place(&self, key: &ControlKey, place: Option<Place>) -> Result<(), StoreError> {
-        match place {
-            Some(place) => {
-                let put = self.table.put(key, &place)?.send().await;
+    /// Stores where a sweep stopped; `None` deletes the cursor, since the sweep came to its end.
+    pub async fn set_cursor(&self, key: &ControlKey, cursor: Option<SweepCursor>) -> Result<(), StoreError> {
+        match cursor {
+            Some(cursor) => {
+                let put = self.table.put(key, &cursor)?.send().await;
                 put.map(drop).map_err(|error| StoreError::new("PutItem", error))
             }
             None => {
@@ -46,12 +46,12 @@ impl Sweeps {
         }
     }
 
-    /// When the last sweep came to its end, if one did.
+    /// When the last sweep ended; `None` if none has.
     pub async fn end(&self, key: &ControlKey) -> Result<Option<SweepEnd>, StoreError> {
         self.table.get(key).await
     }
 
-    /// Notes that a sweep came to its end.
+    /// Stores the time of a sweep's end.
     pub async fn set_end(&self, key: &ControlKey, end: SweepEnd) -> Result<(), StoreError> {
         let put = self.table.put(key, &end)?.send().await;
         put.map(drop).map_err(|error| StoreError::new("PutItem", error))

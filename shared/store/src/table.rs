@@ -81,7 +81,7 @@ impl ControlTable {
         match put {
             Ok(_) => Ok(true),
             // A conflict says nothing about what is there.
-            Err(error) if error.fault == Fault::Refused => Ok(false),
+            Err(error) if error.fault == Fault::ConditionFailed => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -121,7 +121,7 @@ impl ControlTable {
         ConditionCheck::builder().table_name(&self.name).set_key(Some(key_item(key)))
     }
 
-    /// Keys of records of one shard whose time has come, oldest first. The index lags behind the
+    /// Keys of at most `limit` records of one shard that are due, oldest first. The index lags behind the
     /// table: read the record before you act on its key.
     pub async fn due(&self, shard: &str, now: Millis, limit: i32) -> Result<Vec<ControlKey>, StoreError> {
         let answer = self.due_query(shard, now).limit(limit).send().await;
@@ -129,7 +129,7 @@ impl ControlTable {
         Ok(answer.items().iter().filter_map(key_of).collect())
     }
 
-    /// Keys of all records of one shard whose time comes until then.
+    /// Keys of all records of one shard that are due at `until` or before.
     pub async fn all_due(&self, shard: &str, until: Millis) -> Result<Vec<ControlKey>, StoreError> {
         let mut pages = self.due_query(shard, until).into_paginator().send();
         let mut keys = Vec::new();
@@ -140,7 +140,8 @@ impl ControlTable {
         Ok(keys)
     }
 
-    /// Keys of some records of one shard whose time comes between then and then, oldest first, each with its time.
+    /// Keys of at most `limit` records of one shard that are due between `from` and `until`, oldest first, each with its
+    /// time.
     pub async fn due_between(
         &self,
         shard: &str,
@@ -178,7 +179,7 @@ impl ControlTable {
     pub async fn listed(
         &self,
         list: &str,
-        before: Option<Item>,
+        start_key: Option<Item>,
         limit: i32,
     ) -> Result<(Vec<Item>, Option<Item>), StoreError> {
         let answer = self
@@ -189,7 +190,7 @@ impl ControlTable {
             .key_condition_expression("listIn = :list")
             .expression_attribute_values(":list", AttributeValue::S(list.to_owned()))
             .scan_index_forward(false)
-            .set_exclusive_start_key(before)
+            .set_exclusive_start_key(start_key)
             .limit(limit)
             .send()
             .await
@@ -218,7 +219,7 @@ impl ControlTable {
         let mut found = Vec::new();
         for keys in keys.chunks(READ_AT_ONCE) {
             let mut wanted: Vec<Item> = keys.iter().map(key_item).collect();
-            let mut patience = RequestRetry::default();
+            let mut retries = RequestRetry::default();
             while !wanted.is_empty() {
                 let some = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
                 let some = some.map_err(|error| StoreError::unreadable("BatchGetItem", error.to_string()))?;
@@ -227,7 +228,7 @@ impl ControlTable {
                 found.extend(answer.responses.unwrap_or_default().remove(&self.name).unwrap_or_default());
                 let rest = answer.unprocessed_keys.unwrap_or_default().remove(&self.name);
                 wanted = rest.map(|rest| rest.keys).unwrap_or_default();
-                wait_for_rest("BatchGetItem", &mut patience, wanted.len()).await?;
+                wait_for_rest("BatchGetItem", &mut retries, wanted.len()).await?;
             }
         }
         Ok(found)
@@ -242,12 +243,12 @@ impl ControlTable {
                     .map_err(|error| StoreError::unreadable("BatchWriteItem", error.to_string()))
             };
             let mut wanted: Vec<WriteRequest> = records.iter().map(put).collect::<Result<_, _>>()?;
-            let mut patience = RequestRetry::default();
+            let mut retries = RequestRetry::default();
             while !wanted.is_empty() {
                 let answer = self.dynamo.batch_write_item().request_items(&self.name, wanted).send().await;
                 let answer = answer.map_err(|error| StoreError::new("BatchWriteItem", error))?;
                 wanted = answer.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
-                wait_for_rest("BatchWriteItem", &mut patience, wanted.len()).await?;
+                wait_for_rest("BatchWriteItem", &mut retries, wanted.len()).await?;
             }
         }
         Ok(())
@@ -316,13 +317,13 @@ pub(crate) fn key_of(item: &Item) -> Option<ControlKey> {
 /// A table that does part of a batch throttles: the caller asks for the rest after a pause, and not for ever.
 async fn wait_for_rest(
     operation: &'static str,
-    patience: &mut RequestRetry,
+    retries: &mut RequestRetry,
     rest: usize,
 ) -> Result<(), StoreError> {
     if rest == 0 {
         return Ok(());
     }
-    let waited = patience.wait(operation, RetryCause::Throttled).await;
+    let waited = retries.wait(operation, RetryCause::Throttled).await;
     waited.map_err(|error| StoreError { message: format!("{rest} of a batch were not done"), ..error })
 }
 

@@ -81,8 +81,8 @@ pub struct TaskRecord {
     /// The message, to send it again if its worker is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The row that has the message, if the record itself has not. Records of the version before name none: their
-    /// message lies under the name that every submission of the id used.
+    /// The row that has the message, if the record itself has not. Records of versions before 0.1.0 name none:
+    /// their message lies under the name that every submission of the id used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_key: Option<String>,
     /// The attempt whose message was sent again.

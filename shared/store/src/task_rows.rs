@@ -140,8 +140,8 @@ impl TaskRows {
                 .expression_attribute_values(":ttl", number(ttl.get()));
         }
         Ok(match conditionally::<SummaryRow>(update.update_expression(set)).await? {
-            crate::Answer::Done(_) => RowPut::Applied,
-            crate::Answer::Refused(_) => RowPut::Superseded,
+            crate::Conditional::Done(_) => RowPut::Applied,
+            crate::Conditional::Refused(_) => RowPut::Superseded,
         })
     }
 }

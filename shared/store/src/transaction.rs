@@ -11,11 +11,11 @@ use crate::{Fault, RequestRetry, RetryCause, StoreError};
 pub enum Cancelled {
     /// These writes were refused by their conditions.
     Refused(Vec<usize>),
-    /// Something that passes was in the way.
+    /// Another writer, or throttling, was in the way: the same transaction may succeed later.
     Busy(RetryCause),
 }
 
-/// What became of a transaction.
+/// Why a transaction was not done; `None` if it was done.
 pub fn cancelled<T, R>(
     answer: Result<T, SdkError<TransactWriteItemsError, R>>,
 ) -> Result<Option<Cancelled>, StoreError>
@@ -39,7 +39,7 @@ where
     let error = StoreError::new("TransactWriteItems", error);
     match RetryCause::of(error.fault) {
         Some(cause) => Ok(Some(Cancelled::Busy(cause))),
-        // Cancelled for a reason that has no name here: it is met like a conflict.
+        // Cancelled for a reason that this code does not know: treated like a conflict.
         None if was_cancelled && error.fault == Fault::Unavailable => {
             Ok(Some(Cancelled::Busy(RetryCause::Conflict)))
         }
@@ -47,8 +47,8 @@ where
     }
 }
 
-/// Waits a moment before the next attempt, and not for ever.
-pub async fn wait_for_turn(retries: &mut RequestRetry, why: RetryCause) -> Result<(), StoreError> {
+/// Waits before the next attempt of a transaction. An error once the retries are used up.
+pub async fn back_off(retries: &mut RequestRetry, why: RetryCause) -> Result<(), StoreError> {
     retries.wait("TransactWriteItems", why).await
 }
 

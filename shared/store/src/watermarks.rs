@@ -28,12 +28,12 @@ pub struct AnnouncedWatermarks {
 }
 
 impl Watermarks {
-    /// Both at one time.
+    /// Watermarks for events and late arrivals at the same time.
     pub fn at(time: Millis) -> Self {
         Self { events: moment(time), late_arrivals: time }
     }
 
-    /// Never below what was announced before, whatever this clock says.
+    /// These watermarks, or the announced ones where those are higher: a watermark never falls, whatever the clock says.
     pub fn not_below(self, announced: &AnnouncedWatermarks) -> Self {
         Self {
             events: announced.events.clone().map_or(self.events.clone(), |before| before.max(self.events)),

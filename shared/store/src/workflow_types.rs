@@ -35,7 +35,7 @@ impl WorkflowTypeRecords {
         put.send().await.map(drop).map_err(|error| StoreError::new("PutItem", error))
     }
 
-    /// Deletes a workflow type; answers what was there.
+    /// Deletes a workflow type and returns it, if it was there.
     pub async fn delete(&self, tenant: &Name, name: &Name) -> Result<Option<WorkflowType>, StoreError> {
         let delete = self.table.delete(&keys::workflow_type(tenant, name)).return_values(ReturnValue::AllOld);
         let deleted = delete.send().await.map_err(|error| StoreError::new("DeleteItem", error))?;

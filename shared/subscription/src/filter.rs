@@ -69,9 +69,9 @@ impl Filter {
         let parsed = catch_unwind(AssertUnwindSafe(|| parser.parse(text)));
         let parsed = parsed.map_err(|_| "cannot be read".to_owned())?;
         let expression = parsed.map_err(|errors| first_error(text, &errors))?;
-        let analysis = analyze(&expression).map_err(|fault| match fault.word {
-            Some(word) => at_place(text, position::of_word(text, &word), &fault.reason),
-            None => fault.reason,
+        let analysis = analyze(&expression).map_err(|error| match error.word {
+            Some(word) => at_place(text, position::of_word(text, &word), &error.reason),
+            None => error.reason,
         })?;
         Ok(Self { expression, analysis })
     }

@@ -30,21 +30,21 @@ pub struct Subscription {
     /// Whether it starts anything.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// What happens to an event whose start fails.
+    /// What the drainer does with a start that fails.
     #[serde(default)]
     pub on_failure: OnFailure,
     /// When it was created.
     pub created_at: Millis,
 }
 
-/// What happens to an event whose start fails after all attempts.
+/// What the drainer does with a start that fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
-    /// It is parked, and the drain continues.
+    /// The drainer gives the start up after the retries, parks it, and continues.
     #[default]
     Park,
-    /// The drain stops before it.
+    /// The drainer stops before the event and retries the start without end.
     Halt,
 }
 

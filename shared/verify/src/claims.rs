@@ -7,8 +7,8 @@ use ledgerline_store::{
 };
 
 use crate::{
-    difference::{Difference, What, fault_unless},
-    records::Stamp,
+    difference::{Difference, DifferenceKind, Standing},
+    records::ClaimStatus,
 };
 use ledgerline_outbox::{ClaimState, ComponentError, RESUMED_AFTER_MS};
 
@@ -38,17 +38,21 @@ pub(crate) async fn overdue_claims(
                 continue;
             }
             // The index lags behind the table.
-            let Some(stamp) = rows.get::<Stamp>(&key).await? else { continue };
-            let pending = stamp.claimed_at.filter(|_| stamp.state == Some(ClaimState::Pending));
+            let Some(status) = rows.get::<ClaimStatus>(&key).await? else { continue };
+            let pending = status.claimed_at.filter(|_| status.state == Some(ClaimState::Pending));
             let Some(claimed_at) = pending.filter(|at| at.plus(RESUMED_AFTER_MS) <= now) else {
                 continue;
             };
-            let standing = fault_unless(claimed_at.plus(RESUMED_AFTER_MS + SWEPT_MS) > now);
+            let standing = Standing::fault_unless(claimed_at.plus(RESUMED_AFTER_MS + SWEPT_MS) > now);
             let detail = format!("claimed at {}, and not sent yet: {}", claimed_at.to_rfc3339(), key.sk);
             differences.extend(
-                of_task.map(|id| Difference::of_task(id, What::ClaimOverdue, standing, detail.clone())),
+                of_task.map(|id| {
+                    Difference::of_task(id, DifferenceKind::ClaimOverdue, standing, detail.clone())
+                }),
             );
-            differences.extend(of_job.map(|id| Difference::of_job(id, What::ClaimOverdue, standing, detail)));
+            differences.extend(
+                of_job.map(|id| Difference::of_job(id, DifferenceKind::ClaimOverdue, standing, detail)),
+            );
         }
     }
     Ok(differences)

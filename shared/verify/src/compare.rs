@@ -1,5 +1,6 @@
 //! Whether what is stored of tasks, jobs and runs is what the ledger tells: the rows that people list, the records that
-//! decide, the jobs with their counts, and the logs. What is derived can be made again; what decided is only told of.
+//! decide, the jobs with their counts, and the logs. Derived rows can be rebuilt; differences in authoritative
+//! records are only reported.
 //!
 //! The ledger goes on while it is compared, and the order of the reads is what keeps that from looking like a fault.
 //! First it is asked how far `jobs` has come: everything up to there must be in the rows. Then the time line is read,
@@ -14,12 +15,12 @@ use crate::Verify;
 use crate::{
     Difference,
     claims::overdue_claims,
-    difference::Verified,
-    fold::{Folded, Settled},
+    difference::{Mode, Verified},
+    fold::{Folded, SettledUpTo},
     job_rows::JobRows,
     jobs,
     orphans::Orphans,
-    records::TaskRows,
+    records::StoredTask,
     rows,
 };
 use ledgerline_drains::JOBS_DRAINER;
@@ -29,8 +30,8 @@ use ledgerline_outbox::ComponentError;
 pub(crate) const RECENT_MS: u64 = 60_000;
 /// Tasks whose rows are read in one go: three rows each, and DynamoDB takes a hundred keys.
 pub(crate) const TASKS_AT_ONCE: usize = 33;
-/// Reads that are under way at the same time.
-pub(crate) const SIDE_BY_SIDE: usize = 8;
+/// The most reads at the same time.
+pub(crate) const MAX_CONCURRENT: usize = 8;
 
 /// How far a comparison is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +47,23 @@ pub enum VerifyProgress {
     Runs { compared: u64, of: u64 },
 }
 
-/// Called with how far it is.
+/// Receives the progress of a comparison.
 pub(crate) type Progress<'a> = &'a mut (dyn FnMut(VerifyProgress) + Send);
 
-/// What did not agree at first sight.
+/// Entities that differ from the ledger at first sight.
 #[derive(Default)]
 pub(crate) struct Suspects {
-    tasks: Vec<(Name, TaskRows)>,
+    tasks: Vec<(Name, StoredTask)>,
     jobs: Vec<(Name, JobRows)>,
     orphans: Orphans,
 }
 
 impl Verify {
-    /// Compares what is stored of a tenant's tasks, jobs and runs with its ledger. With `rebuild`, what is derived is made
-    /// again where it differs.
+    /// Compares what is stored of a tenant's tasks, jobs and runs with its ledger.
     pub async fn verify(
         &self,
         tenant: &Name,
-        rebuild: bool,
+        mode: Mode,
         progress: Progress<'_>,
     ) -> Result<Verified, ComponentError> {
         let now = self.emitter.now();
@@ -78,17 +78,15 @@ impl Verify {
             orphans: Box::pin(self.orphans(tenant, &folded)).await?,
         };
         let mut differences = Box::pin(overdue_claims(&self.claims, &self.rows, tenant, now)).await?;
-        let (runs, of_runs) = Box::pin(self.compare_runs(tenant, &folded, now, rebuild, progress)).await?;
+        let (runs, of_runs) = Box::pin(self.compare_runs(tenant, &folded, now, mode, progress)).await?;
         differences.extend(of_runs);
         if !suspects.is_empty() {
             self.fold_since(tenant, &settled, &mut folded).await?;
             differences.append(&mut suspects.orphans.differences);
+            differences.extend(Box::pin(self.judge_tasks(tenant, suspects.tasks, &folded, now, mode)).await?);
+            differences.extend(Box::pin(self.judge_jobs(tenant, suspects.jobs, &folded, now, mode)).await?);
             differences
-                .extend(Box::pin(self.judge_tasks(tenant, suspects.tasks, &folded, now, rebuild)).await?);
-            differences
-                .extend(Box::pin(self.judge_jobs(tenant, suspects.jobs, &folded, now, rebuild)).await?);
-            differences
-                .extend(Box::pin(self.judge_orphans(tenant, suspects.orphans, &folded, now, rebuild)).await?);
+                .extend(Box::pin(self.judge_orphans(tenant, suspects.orphans, &folded, now, mode)).await?);
         }
         differences.sort();
         Ok(Verified { tasks, jobs, runs, events, differences })
@@ -101,10 +99,10 @@ impl Verify {
         folded: &Folded,
         now: Millis,
         progress: Progress<'_>,
-    ) -> Result<Vec<(Name, TaskRows)>, ComponentError> {
+    ) -> Result<Vec<(Name, StoredTask)>, ComponentError> {
         let ids: Vec<&Name> = folded.tasks.keys().collect();
         let reads = ids.chunks(TASKS_AT_ONCE).map(|some| self.task_rows(tenant, some, folded).boxed());
-        let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
+        let mut reads = stream::iter(reads).buffer_unordered(MAX_CONCURRENT);
         let (mut suspects, mut compared) = (Vec::new(), 0);
         while let Some(read) = reads.next().await {
             for (id, rows) in read? {
@@ -128,7 +126,7 @@ impl Verify {
     ) -> Result<Vec<(Name, JobRows)>, ComponentError> {
         let reads = folded.jobs.iter().map(|(id, job)| self.job_rows_of(tenant, id, Some(job)).boxed());
         let of = folded.jobs.len() as u64;
-        let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
+        let mut reads = stream::iter(reads).buffer_unordered(MAX_CONCURRENT);
         let (mut suspects, mut compared) = (Vec::new(), 0);
         while let Some(read) = reads.next().await {
             let (id, rows) = read?;
@@ -144,15 +142,15 @@ impl Verify {
     async fn judge_tasks(
         &self,
         tenant: &Name,
-        suspects: Vec<(Name, TaskRows)>,
+        suspects: Vec<(Name, StoredTask)>,
         folded: &Folded,
         now: Millis,
-        rebuild: bool,
+        mode: Mode,
     ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, rows) in suspects {
             for mut difference in rows.differences(tenant, &id, folded, now) {
-                if rebuild && difference.is_rebuildable() {
+                if difference.is_rebuilt_in(mode) {
                     let made = self.rebuild_row(tenant, &id, rows.summary.as_ref(), folded, now).await?;
                     difference.rebuilt(made);
                 }
@@ -168,12 +166,12 @@ impl Verify {
         suspects: impl IntoIterator<Item = (Name, JobRows)>,
         folded: &Folded,
         now: Millis,
-        rebuild: bool,
+        mode: Mode,
     ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, rows) in suspects {
             for mut difference in jobs::differences(tenant, &id, &rows, folded, now) {
-                if let (true, Some(record)) = (rebuild && difference.is_rebuildable(), &rows.record) {
+                if let (true, Some(record)) = (difference.is_rebuilt_in(mode), &rows.record) {
                     difference.rebuilt(self.relist_job(tenant, record).await?);
                 }
                 differences.push(difference);
@@ -189,26 +187,26 @@ impl Verify {
         orphans: Orphans,
         folded: &Folded,
         now: Millis,
-        rebuild: bool,
+        mode: Mode,
     ) -> Result<Vec<Difference>, ComponentError> {
         let mut differences = Vec::new();
         for (id, row) in orphans.rows {
             let Some(mut difference) = rows::orphan(&id, &row, folded, now) else { continue };
-            if rebuild && difference.is_rebuildable() {
+            if difference.is_rebuilt_in(mode) {
                 difference.rebuilt(self.delete_row(tenant, &id, &row).await?);
             }
             differences.push(difference);
         }
-        differences.extend(self.judge_jobs(tenant, orphans.jobs, folded, now, rebuild).await?);
+        differences.extend(self.judge_jobs(tenant, orphans.jobs, folded, now, mode).await?);
         Ok(differences)
     }
 
-    /// What `jobs` must have handled by now.
-    async fn settled(&self, tenant: &Name, now: Millis) -> Result<Settled, ComponentError> {
+    /// Which events `jobs` must have handled by now.
+    async fn settled(&self, tenant: &Name, now: Millis) -> Result<SettledUpTo, ComponentError> {
         let drainer = Name::new("drainerId", JOBS_DRAINER)?;
         let record = self.drains.drain_state(tenant, &drainer).await?.unwrap_or_default();
         let undrained = self.late_arrivals.events_after(tenant, &record.late_cursor).await?;
-        Ok(Settled {
+        Ok(SettledUpTo {
             cursor: record.cursor,
             lane_cursor: record.late_cursor,
             undrained: undrained.into_iter().collect(),

@@ -3,7 +3,7 @@
 use ledgerline_store::Repair;
 use serde::Serialize;
 
-/// What was found.
+/// The result of a comparison.
 #[derive(Clone, Debug)]
 pub struct Verified {
     /// Tasks that the ledger knows.
@@ -14,7 +14,7 @@ pub struct Verified {
     pub runs: u64,
     /// Events that were read.
     pub events: u64,
-    /// By entity.
+    /// The differences, sorted by entity.
     pub differences: Vec<Difference>,
 }
 
@@ -26,23 +26,32 @@ pub struct Difference {
     pub entity_type: &'static str,
     /// Which one.
     pub entity_id: String,
-    /// What kind of difference it is.
-    pub difference: What,
+    /// Its kind.
+    pub difference: DifferenceKind,
     /// Whether it is a fault.
     pub standing: Standing,
-    /// What there is, and what there should be.
+    /// What is stored, and what the ledger says instead.
     pub detail: String,
+}
+
+/// What a comparison does with derived rows that differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It reports them.
+    Report,
+    /// It reports and rebuilds them.
+    Rebuild,
 }
 
 /// Whether a difference is a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is.
+    /// Nothing explains the difference.
     Fault,
-    /// Events that are still on their way, or that `jobs` has not passed yet, explain it.
+    /// Events that are still in flight, or that `jobs` has not handled yet, may explain it.
     NotSettled,
-    /// It was, and has been made again.
+    /// It was a fault in a derived row, which this comparison has rebuilt.
     Rebuilt,
 }
 
@@ -60,14 +69,14 @@ impl Standing {
 /// Kinds of differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum DifferenceKind {
     /// A task has no row.
     RowMissing,
     /// Its row tells something else.
     RowDifferent,
     /// Its row is right, and in the wrong list.
     RowInWrongList,
-    /// A row is about a task that no event knows.
+    /// A row is about a task of which the ledger has no event.
     #[serde(rename = "row-of-nobody")]
     OrphanRow,
     /// A row of another tenant is in a list of this one.
@@ -75,13 +84,13 @@ pub enum What {
     RowOfOtherTenant,
     /// A task has ended, and has no record of it.
     RecordMissing,
-    /// A task has ended, and its record has not.
+    /// A task has ended, and its record is open.
     RecordOpen,
     /// A record has ended with an event that is not in the ledger.
     EndNotSaved,
     /// A record has ended one way, and the ledger's first end says another.
     TwoEnds,
-    /// A task was started again, and no event tells of it.
+    /// A task was started again, and the ledger has no event of that start.
     StartNotSaved,
     /// What a claim sends was not sent in time.
     ClaimOverdue,
@@ -100,11 +109,11 @@ pub enum What {
     JobTaskNotStarted,
     /// Record and ledger do not agree on whether a job is completed.
     JobCompletion,
-    /// A job was resumed, and no event tells of it.
+    /// A job was resumed, and the ledger has no event of that.
     ResumeNotSaved,
     /// A job is in the wrong list.
     JobInWrongList,
-    /// The ledger tells of a run that has no log.
+    /// The ledger has events of a run that has no log.
     RunMissing,
     /// A run's record does not say what its log says.
     RunRecordDifferent,
@@ -117,7 +126,7 @@ pub enum What {
     RunOverdue,
 }
 
-impl What {
+impl DifferenceKind {
     /// As it is written.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -149,7 +158,7 @@ impl What {
         }
     }
 
-    /// Whether it is derived, so that it can be made again from the ledger.
+    /// Whether it is about a derived row, which can be rebuilt from the ledger.
     pub const fn is_derived(self) -> bool {
         match self {
             Self::RowMissing
@@ -180,7 +189,7 @@ impl What {
         }
     }
 
-    /// What to do about it.
+    /// What an operator can do about it.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::RowMissing
@@ -198,7 +207,7 @@ impl What {
                 "they were emitted by other means; the run goes by its log and ignores them"
             }
             Self::RunOverdue => {
-                "the dispatcher's sweep sends it to the runners every two minutes; if it stays, look at their logs"
+                "the runner's sweep enqueues it every minute; if it stays, look at the log of `runner`"
             }
             Self::RowOfOtherTenant => "verify the tenant that it belongs to",
             Self::RecordMissing | Self::RecordOpen => {
@@ -229,35 +238,36 @@ impl What {
 }
 
 impl Verified {
-    /// How many differences stand so.
+    /// How many differences have this standing.
     pub fn count(&self, standing: Standing) -> u64 {
         self.differences.iter().filter(|difference| difference.standing == standing).count() as u64
     }
 
-    /// Whether nothing is wrong, or nothing any more.
+    /// Whether no fault is left.
     pub fn agrees(&self) -> bool {
         self.count(Standing::Fault) == 0
     }
 }
 
 impl Difference {
-    pub(crate) fn of_task(id: &str, difference: What, standing: Standing, detail: String) -> Self {
-        Self { entity_type: "TASK", entity_id: id.to_owned(), difference, standing, detail }
+    pub(crate) fn of_task(id: &str, kind: DifferenceKind, standing: Standing, detail: String) -> Self {
+        Self { entity_type: "TASK", entity_id: id.to_owned(), difference: kind, standing, detail }
     }
 
-    pub(crate) fn of_job(id: &str, difference: What, standing: Standing, detail: String) -> Self {
-        Self { entity_type: "JOB", entity_id: id.to_owned(), difference, standing, detail }
+    pub(crate) fn of_job(id: &str, kind: DifferenceKind, standing: Standing, detail: String) -> Self {
+        Self { entity_type: "JOB", entity_id: id.to_owned(), difference: kind, standing, detail }
     }
 
-    pub(crate) fn of_run(id: &str, difference: What, standing: Standing, detail: String) -> Self {
-        Self { entity_type: "RUN", entity_id: id.to_owned(), difference, standing, detail }
+    pub(crate) fn of_run(id: &str, kind: DifferenceKind, standing: Standing, detail: String) -> Self {
+        Self { entity_type: "RUN", entity_id: id.to_owned(), difference: kind, standing, detail }
     }
 
-    pub(crate) fn is_rebuildable(&self) -> bool {
-        self.standing == Standing::Fault && self.difference.is_derived()
+    /// Whether a comparison in this mode rebuilds what differs.
+    pub(crate) fn is_rebuilt_in(&self, mode: Mode) -> bool {
+        mode == Mode::Rebuild && self.standing == Standing::Fault && self.difference.is_derived()
     }
 
-    /// Notes what became of making it again. If another process changed it meanwhile, it is not settled.
+    /// Notes the result of rebuilding. If another process changed the row meanwhile, the difference is not settled.
     pub(crate) fn rebuilt(&mut self, repair: Repair) {
         match repair {
             Repair::Done => self.standing = Standing::Rebuilt,
@@ -269,7 +279,14 @@ impl Difference {
     }
 }
 
-/// A fault, unless something explains it.
-pub(crate) const fn fault_unless(explained: bool) -> Standing {
-    if explained { Standing::NotSettled } else { Standing::Fault }
+impl Standing {
+    /// A fault if everything that could explain the difference is settled.
+    pub(crate) const fn fault_if(settled: bool) -> Self {
+        if settled { Self::Fault } else { Self::NotSettled }
+    }
+
+    /// A fault unless something in flight may explain the difference.
+    pub(crate) const fn fault_unless(in_flight: bool) -> Self {
+        Self::fault_if(!in_flight)
+    }
 }

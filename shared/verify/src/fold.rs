@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use ledgerline_event::{
     Event, JobEvent, JobHistory, Millis, Name, Seconds, TaskEvent, TaskHistory, TaskSummary,
 };
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_store::StoreError;
 
 use crate::Verify;
@@ -19,7 +19,7 @@ use crate::{
     compare::Progress,
     runs::{RunFold, run_of},
 };
-use ledgerline_jobs::{TaskOutcome, outcome_of, says_job};
+use ledgerline_jobs::{TaskOutcome, names_own_job, outcome_of};
 use ledgerline_outbox::ComponentError;
 
 /// Events of one read.
@@ -27,8 +27,8 @@ const PAGE: i32 = 1_000;
 /// Late events that are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 16;
 
-/// How far `jobs` had come before anything was read.
-pub(crate) struct Settled {
+/// How far the drainer `jobs` had come before anything was read.
+pub(crate) struct SettledUpTo {
     /// Everything up to here was handled…
     pub(crate) cursor: String,
     pub(crate) lane_cursor: String,
@@ -38,11 +38,21 @@ pub(crate) struct Settled {
     pub(crate) saved_before: Millis,
 }
 
-impl Settled {
-    fn covers(&self, place: &Place) -> bool {
-        place.sk <= self.cursor
+/// Whether an event must be in the rows by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventStatus {
+    /// `jobs` has handled it.
+    Settled,
+    /// `jobs` may not have handled it yet.
+    InFlight,
+}
+
+impl SettledUpTo {
+    fn status_of(&self, place: &TimelineEvent) -> EventStatus {
+        let is_handled = place.sk <= self.cursor
             && !self.undrained.contains(&place.sk)
-            && place.event.received_at.is_none_or(|at| at < self.saved_before)
+            && place.event.received_at.is_none_or(|at| at < self.saved_before);
+        if is_handled { EventStatus::Settled } else { EventStatus::InFlight }
     }
 }
 
@@ -62,9 +72,9 @@ pub(crate) struct Folded {
 /// One task.
 #[derive(Default)]
 pub(crate) struct TaskFold {
-    /// What must be in its row.
+    /// The settled events: they must be in its row.
     settled: TaskHistory,
-    /// What may be in its row.
+    /// The events in flight: they may be in its row.
     newer: Option<Box<TaskHistory>>,
     pub(crate) ends: Vec<TaskEnded>,
     pub(crate) ttl: Option<Seconds>,
@@ -76,9 +86,9 @@ pub(crate) struct TaskEnded {
     pub(crate) sk: String,
     pub(crate) at: Millis,
     pub(crate) outcome: TaskOutcome,
-    /// `None` if it does not say.
+    /// `None` if the event names none.
     pub(crate) generation: Option<u32>,
-    /// Whether it says that the task is one of its job.
+    /// Whether its properties name the job in its entity id.
     pub(crate) in_job: bool,
     pub(crate) settled: bool,
 }
@@ -104,7 +114,7 @@ impl TaskFold {
         &self.settled
     }
 
-    /// With everything that is not settled.
+    /// The history of all events, also of those in flight.
     pub(crate) fn whole(&self) -> Cow<'_, TaskHistory> {
         match &self.newer {
             None => Cow::Borrowed(&self.settled),
@@ -116,9 +126,12 @@ impl TaskFold {
         }
     }
 
-    fn take_in(&mut self, place: &Place, settled: bool) {
+    fn add(&mut self, place: &TimelineEvent, status: EventStatus) {
         let event = &place.event;
-        let history = if settled { &mut self.settled } else { self.newer.get_or_insert_default().as_mut() };
+        let history = match status {
+            EventStatus::Settled => &mut self.settled,
+            EventStatus::InFlight => self.newer.get_or_insert_default().as_mut(),
+        };
         history.add(event);
         self.ttl = self.ttl.max(event.ttl);
         let Some(outcome) = outcome_of(event) else { return };
@@ -130,15 +143,15 @@ impl TaskFold {
                 outcome,
                 // Generations count from 1: a sender's 0 names none.
                 generation: event.context.generation.filter(|generation| *generation > 0),
-                in_job: says_job(event),
-                settled,
+                in_job: names_own_job(event),
+                settled: status == EventStatus::Settled,
             });
         }
     }
 }
 
 impl JobFold {
-    fn take_in(&mut self, kind: JobEvent, place: &Place, settled: bool) {
+    fn add(&mut self, kind: JobEvent, place: &TimelineEvent, status: EventStatus) {
         let event = &place.event;
         if self.events.iter().any(|known| known.event_id == event.event_id) {
             return;
@@ -150,22 +163,22 @@ impl JobFold {
             event_id: event.event_id.clone(),
             sk: place.sk.clone(),
             at: event.timestamp,
-            settled,
+            settled: status == EventStatus::Settled,
             history,
         });
     }
 }
 
 impl Folded {
-    /// Whether events of something that began then may have expired: what is left does not tell everything.
-    /// `expires`: what is stored of it is not kept for ever, so neither were its events.
-    pub(crate) fn may_have_lost(&self, began: Millis, expires: bool, now: Millis) -> bool {
+    /// Whether some events of an entity may have expired, so that the rest does not tell everything. `began` is when the
+    /// entity began, `ttl` the expiry of what is stored of it: without one, its events are kept for ever too.
+    pub(crate) fn may_have_lost(&self, began: Millis, ttl: Option<Seconds>, now: Millis) -> bool {
         let expired = self.kept_ms.is_some_and(|kept_ms| began < now.minus(kept_ms));
         let before_all = self.first.is_none_or(|first| began < first);
-        expired || ((expires || self.kept_ms.is_some()) && before_all)
+        expired || ((ttl.is_some() || self.kept_ms.is_some()) && before_all)
     }
 
-    fn take_in(&mut self, place: &Place, settled: bool) {
+    fn add(&mut self, place: &TimelineEvent, status: EventStatus) {
         let event = &place.event;
         self.first = Some(self.first.map_or(event.timestamp, |first| first.min(event.timestamp)));
         if let Some(ttl) = event.ttl {
@@ -174,11 +187,11 @@ impl Folded {
             self.kept_ms = Some(self.kept_ms.map_or(kept_ms, |least| least.min(kept_ms)));
         }
         if TaskEvent::of(event).is_some() {
-            self.tasks.entry(event.entity_id.clone()).or_default().take_in(place, settled);
+            self.tasks.entry(event.entity_id.clone()).or_default().add(place, status);
         } else if let Some(kind) = JobEvent::of(event) {
-            self.jobs.entry(event.entity_id.clone()).or_default().take_in(kind, place, settled);
+            self.jobs.entry(event.entity_id.clone()).or_default().add(kind, place, status);
         } else if let Some(run_id) = run_of(event) {
-            self.take_in_of_run(run_id, &event.event_id);
+            self.add_run_event(run_id, &event.event_id);
         }
     }
 }
@@ -195,7 +208,7 @@ impl Verify {
         &self,
         tenant: &Name,
         after: &str,
-        settled: &Settled,
+        settled: &SettledUpTo,
         folded: &mut Folded,
         progress: Progress<'_>,
     ) -> Result<(), ComponentError> {
@@ -207,7 +220,7 @@ impl Verify {
             folded.events += places.len() as u64;
             let at = last.event.timestamp;
             for place in places {
-                self.take_in(place, settled, folded).await?;
+                self.fold_event(place, settled, folded).await?;
             }
             progress(VerifyProgress::Events { read: folded.events, at });
             if !more {
@@ -220,7 +233,7 @@ impl Verify {
     pub(crate) async fn fold_since(
         &self,
         tenant: &Name,
-        settled: &Settled,
+        settled: &SettledUpTo,
         folded: &mut Folded,
     ) -> Result<(), ComponentError> {
         let read = folded.events;
@@ -230,7 +243,7 @@ impl Verify {
         let fetches = late.into_iter().filter(|sk| *sk <= settled.cursor).map(|sk| {
             async move {
                 let event = self.timeline.stored_at(tenant, &sk).await?;
-                Ok::<_, StoreError>(event.map(|event| Place { sk, event }))
+                Ok::<_, StoreError>(event.map(|event| TimelineEvent { sk, event }))
             }
             .boxed()
         });
@@ -238,23 +251,23 @@ impl Verify {
         let mut places = stream::iter(fetches).buffered(FETCHED_AT_ONCE);
         while let Some(place) = places.try_next().await? {
             if let Some(place) = place {
-                self.take_in(place, settled, folded).await?;
+                self.fold_event(place, settled, folded).await?;
             }
         }
         Ok(())
     }
 
-    async fn take_in(
+    async fn fold_event(
         &self,
-        mut place: Place,
-        settled: &Settled,
+        mut place: TimelineEvent,
+        settled: &SettledUpTo,
         folded: &mut Folded,
     ) -> Result<(), ComponentError> {
         if defines_tasks(&place.event) {
             self.timeline.restore(&mut place.event).await?;
         }
         // Rows are folded from task events as they are stored, so these are not made whole.
-        folded.take_in(&place, settled.covers(&place));
+        folded.add(&place, settled.status_of(&place));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What is stored of one job, read so that it can be told whether it moved meanwhile.
+//! The records of one job, and whether they changed while they were read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use ledgerline_store::{
 };
 
 use crate::Verify;
-use crate::{fold::JobFold, records::Stamp};
+use crate::{fold::JobFold, records::ClaimStatus};
 use ledgerline_drains::JOBS_DRAINER;
 use ledgerline_jobs::{JobEnd, JobNode, JobRecord, TaskOutcome, TaskRecord};
 use ledgerline_outbox::{ComponentError, Notice};
@@ -19,19 +19,19 @@ use ledgerline_outbox::{ComponentError, Notice};
 pub(crate) struct JobRows {
     pub(crate) record: Option<JobRecord>,
     /// The job as a claim: of its creation, or of its end.
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) claim: Option<ClaimStatus>,
     pub(crate) nodes: BTreeMap<String, JobNode>,
     pub(crate) ends: BTreeMap<String, JobEnd>,
     /// Additions that were counted, by event.
-    pub(crate) added: BTreeMap<String, Stamp>,
+    pub(crate) added: BTreeMap<String, ClaimStatus>,
     /// Tasks that were started and that the job has not seen end, by bare id.
     pub(crate) started: BTreeSet<String>,
     /// Those of them that the job counts as active.
     pub(crate) active: BTreeSet<String>,
-    /// Events that could not be followed, and of which that was told.
+    /// Events that could not be followed, and of which that was event.
     pub(crate) refused: BTreeSet<Name>,
     /// The claim of its last resume, if no event tells of that.
-    pub(crate) resume: Option<Stamp>,
+    pub(crate) resume: Option<ClaimStatus>,
     /// Whether it changed while it was read.
     pub(crate) moving: bool,
 }
@@ -43,11 +43,11 @@ impl JobRows {
         counted.map_or(0, |end| end.generation)
     }
 
-    fn take_in(&mut self, row: Row) -> Result<(), StoreError> {
+    fn add(&mut self, row: Row) -> Result<(), StoreError> {
         let sk = row.key.sk.clone();
         let added = keys::job_addition("", "", "").sk;
         if let Some(task_id) = sk.strip_prefix(keys::NODES) {
-            // What a task is given is of no interest here, and may be large.
+            // The input may be large, and no check needs it.
             let node = JobNode { input: None, ..row.read()? };
             self.nodes.insert(task_id.to_owned(), node);
         } else if let Some(task_id) = sk.strip_prefix(keys::ENDS) {
@@ -55,7 +55,7 @@ impl JobRows {
         } else if let Some(event_id) = sk.strip_prefix(&added) {
             self.added.insert(event_id.to_owned(), row.read()?);
         } else if sk == keys::job("", "").sk {
-            self.stamp = Some(row.view()?);
+            self.claim = Some(row.view()?);
             self.record = Some(row.read()?);
         }
         Ok(())
@@ -73,29 +73,29 @@ impl Verify {
         let mut rows = JobRows::default();
         let before = self.jobs.records.get(tenant, id).await?;
         let partition = keys::job_partition(tenant, id);
-        self.rows.read_partition(&partition, |row| rows.take_in(row)).await?;
+        self.rows.read_partition(&partition, |row| rows.add(row)).await?;
         self.read_started(tenant, id, job, &mut rows).await?;
-        let told = job.map(|job| job.events.as_slice()).unwrap_or_default();
-        for told in told {
-            let followed = match told.kind {
+        let events = job.map(|job| job.events.as_slice()).unwrap_or_default();
+        for event in events {
+            let followed = match event.kind {
                 JobEvent::Created => {
-                    rows.record.as_ref().is_some_and(|record| record.created_by == told.event_id)
+                    rows.record.as_ref().is_some_and(|record| record.created_by == event.event_id)
                 }
-                JobEvent::TasksAdded => rows.added.contains_key(told.event_id.as_str()),
+                JobEvent::TasksAdded => rows.added.contains_key(event.event_id.as_str()),
                 JobEvent::Completed | JobEvent::FailureDetected | JobEvent::Resumed => true,
             };
-            let notice = keys::notice_claim(tenant, &told.sk, JOBS_DRAINER, 0, "", Notice::Failed.claim());
-            if !followed && self.outbox.claim_there(&notice).await? {
-                rows.refused.insert(told.event_id.clone());
+            let notice = keys::notice_claim(tenant, &event.sk, JOBS_DRAINER, 0, "", Notice::Failed.claim());
+            if !followed && self.outbox.claim_exists(&notice).await? {
+                rows.refused.insert(event.event_id.clone());
             }
         }
-        let resumes = told.iter().map(|told| told.history.generation()).fold(1, u32::max);
+        let resumes = events.iter().map(|event| event.history.generation()).fold(1, u32::max);
         if let Some(generation) = rows.record.as_ref().map(|job| job.generation).filter(|own| *own > resumes)
         {
             rows.resume = self.rows.get(&keys::job_resume_claim(tenant, id, generation)).await?;
         }
         let after = self.jobs.records.get(tenant, id).await?;
-        rows.moving = before.as_ref().map(face) != after.as_ref().map(face);
+        rows.moving = before.as_ref().map(changing_fields) != after.as_ref().map(changing_fields);
         Ok((id.clone(), rows))
     }
 
@@ -107,9 +107,10 @@ impl Verify {
         job: Option<&JobFold>,
         rows: &mut JobRows,
     ) -> Result<(), ComponentError> {
-        let told = job.into_iter().flat_map(|job| &job.events).flat_map(|told| told.history.tasks().keys());
-        let tasks: BTreeSet<&String> = told.chain(rows.nodes.keys()).chain(rows.ends.keys()).collect();
-        // What is completed never begins again.
+        let defined =
+            job.into_iter().flat_map(|job| &job.events).flat_map(|event| event.history.tasks().keys());
+        let tasks: BTreeSet<&String> = defined.chain(rows.nodes.keys()).chain(rows.ends.keys()).collect();
+        // A completed task never begins again.
         let open = tasks.into_iter().filter(|task| {
             !rows.ends.get(*task).is_some_and(|end| end.counted && end.outcome == TaskOutcome::Completed)
         });
@@ -154,8 +155,8 @@ pub(crate) fn place_of(job: &JobRecord) -> String {
     format!("{}#{}", job.created_at, job.job_id)
 }
 
-/// What changes with everything that happens to a job.
-fn face(job: &JobRecord) -> impl PartialEq {
+/// The fields that change whenever anything happens to a job: two reads compare them.
+fn changing_fields(job: &JobRecord) -> impl PartialEq {
     let counts = (job.total, job.done, job.failed, job.active, job.generation);
     (counts, job.completed_at, job.list_in.clone(), job.laid_out)
 }

@@ -1,7 +1,8 @@
 //! Whether what is stored of tasks, jobs and runs is what the ledger tells: the rows that people list, the records that
-//! decide, the jobs with their counts, and the logs. What is derived can be made again; what decided is only told of.
+//! decide, the jobs with their counts, and the logs. Derived rows can be rebuilt; differences in authoritative
+//! records are only reported.
 //!
-//! It promises that a busy ledger does not look like a fault. It stores nothing of its own. Operators call it.
+//! It promises that events still in flight are not reported as faults. It stores nothing of its own. Operators call it.
 
 mod claims;
 mod compare;
@@ -22,7 +23,7 @@ use ledgerline_runs::Runs;
 use ledgerline_store::{Claims, ControlTable, LateArrivals, Repairs, Rows};
 
 pub use compare::VerifyProgress;
-pub use difference::{Difference, Standing, Verified, What};
+pub use difference::{Difference, DifferenceKind, Mode, Standing, Verified};
 
 /// Compares records and rows with the ledger.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use ledgerline_store::{
 
 use crate::Verify;
 use crate::{
-    difference::{Difference, Standing, What},
+    difference::{Difference, DifferenceKind, Standing},
     fold::Folded,
     job_rows::JobRows,
 };
@@ -35,12 +35,12 @@ impl Orphans {
         self.rows.is_empty() && self.jobs.is_empty() && self.differences.is_empty()
     }
 
-    /// Something of another tenant is in a list of this one. It is not ours to touch.
+    /// Reports a row of another tenant in a list of this one. Verifying this tenant must not change it.
     fn of_other_tenant(&mut self, entity_type: &'static str, key: ControlKey, list: &str) {
         self.differences.push(Difference {
             entity_type,
             entity_id: key.pk,
-            difference: What::RowOfOtherTenant,
+            difference: DifferenceKind::RowOfOtherTenant,
             standing: Standing::Fault,
             detail: format!("is in {list}, which belongs to this tenant"),
         });

@@ -9,24 +9,24 @@ use serde::Deserialize;
 use crate::Verify;
 use crate::{
     compare::RECENT_MS,
-    difference::{Difference, Standing, What, fault_unless},
+    difference::{Difference, DifferenceKind, Standing},
     fold::{Folded, TaskEnded, TaskFold, began},
     rows,
 };
 use ledgerline_jobs::{Phase, SummaryRow, TaskOutcome, TaskRecord};
 use ledgerline_outbox::{ClaimState, ComponentError};
 
-/// What is stored of a task.
-pub(crate) struct TaskRows {
+/// The row and the records of a task.
+pub(crate) struct StoredTask {
     pub(crate) summary: Option<SummaryRow>,
     /// The generation that the ledger knew when these were read.
     generation: u32,
-    current: Option<Stored>,
+    current: Option<StoredRecord>,
     /// The generation after that one.
-    next: Option<Stored>,
+    next: Option<StoredRecord>,
 }
 
-struct Stored {
+struct StoredRecord {
     record: TaskRecord,
     claimed_at: Option<Millis>,
 }
@@ -34,14 +34,14 @@ struct Stored {
 /// When a record last became a claim, and whether what it claimed was sent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Stamp {
+pub(crate) struct ClaimStatus {
     #[serde(default)]
     pub(crate) state: Option<ClaimState>,
     #[serde(default)]
     pub(crate) claimed_at: Option<Millis>,
 }
 
-impl Stamp {
+impl ClaimStatus {
     /// Whether what was claimed may still be on its way to the ledger.
     pub(crate) fn is_on_its_way(&self, now: Millis) -> bool {
         self.state == Some(ClaimState::Pending) || is_recent(self.claimed_at, now)
@@ -52,14 +52,14 @@ pub(crate) fn is_recent(at: Option<Millis>, now: Millis) -> bool {
     at.is_some_and(|at| at.plus(RECENT_MS) > now)
 }
 
-impl Stored {
+impl StoredRecord {
     fn read(row: Row) -> Result<Self, ComponentError> {
-        let stamp: Stamp = row.view()?;
-        Ok(Self { record: row.read()?, claimed_at: stamp.claimed_at })
+        let status: ClaimStatus = row.view()?;
+        Ok(Self { record: row.read()?, claimed_at: status.claimed_at })
     }
 
     fn is_on_its_way(&self, now: Millis) -> bool {
-        Stamp { state: self.record.claim_state, claimed_at: self.claimed_at }.is_on_its_way(now)
+        ClaimStatus { state: self.record.claim_state, claimed_at: self.claimed_at }.is_on_its_way(now)
     }
 
     fn had_begun_by(&self, at: Millis) -> bool {
@@ -74,7 +74,7 @@ impl Verify {
         tenant: &Name,
         ids: &[&Name],
         folded: &Folded,
-    ) -> Result<Vec<(Name, TaskRows)>, ComponentError> {
+    ) -> Result<Vec<(Name, StoredTask)>, ComponentError> {
         let generation_of = |id: &Name| {
             let summary = folded.tasks.get(id).and_then(|task| task.whole().summary());
             summary.map_or(1, |summary| summary.generation)
@@ -94,11 +94,11 @@ impl Verify {
         let mut tasks = Vec::with_capacity(ids.len());
         for (id, generation) in ids.iter().zip(generations) {
             let [summary, current, next] = keys_of(id, generation).map(|key| found.remove(&key));
-            let rows = TaskRows {
+            let rows = StoredTask {
                 summary: summary.map(Row::read).transpose()?,
                 generation,
-                current: current.map(Stored::read).transpose()?,
-                next: next.map(Stored::read).transpose()?,
+                current: current.map(StoredRecord::read).transpose()?,
+                next: next.map(StoredRecord::read).transpose()?,
             };
             tasks.push(((*id).clone(), rows));
         }
@@ -106,7 +106,7 @@ impl Verify {
     }
 }
 
-impl TaskRows {
+impl StoredTask {
     /// How they differ from what the ledger tells.
     pub(crate) fn differences(
         &self,
@@ -118,14 +118,15 @@ impl TaskRows {
         let row = rows::difference(tenant, id, self.summary.as_ref(), folded, now);
         let mut differences: Vec<Difference> = row.into_iter().collect();
         let Some(task) = folded.tasks.get(id) else { return differences };
-        let Some(told) = task.whole().summary() else { return differences };
+        let Some(ledger_summary) = task.whole().summary() else { return differences };
         let row_began = self.summary.as_ref().and_then(|row| row.history().summary()).map(|row| began(&row));
-        let began = row_began.map_or(began(&told), |row| row.min(began(&told)));
-        let expires = self.summary.as_ref().is_some_and(|row| row.ttl.is_some());
-        if !folded.may_have_lost(began, expires, now) {
-            let state = (told.generation == self.generation).then_some(told.state);
-            differences.extend(self.end_difference(id, task, state, now));
-            differences.extend(self.start_difference(id, told.generation, now));
+        let ledger_began = began(&ledger_summary);
+        let began = row_began.map_or(ledger_began, |row| row.min(ledger_began));
+        let ttl = self.summary.as_ref().and_then(|row| row.ttl);
+        if !folded.may_have_lost(began, ttl, now) {
+            let ledger_state = (ledger_summary.generation == self.generation).then_some(ledger_summary.state);
+            differences.extend(self.end_difference(id, task, ledger_state, now));
+            differences.extend(self.start_difference(id, ledger_summary.generation, now));
         }
         differences
     }
@@ -134,16 +135,20 @@ impl TaskRows {
         &self,
         id: &Name,
         task: &TaskFold,
-        state: Option<TaskState>,
+        ledger_state: Option<TaskState>,
         now: Millis,
     ) -> Option<Difference> {
         let generation = self.generation;
-        let of_task = |what, standing, detail| Some(Difference::of_task(id, what, standing, detail));
+        let of_task = |kind, standing, detail| Some(Difference::of_task(id, kind, standing, detail));
         let mut ends = task.ends.iter().filter(|end| self.belongs(end)).peekable();
-        let Some(Stored { record, .. }) = &self.current else {
+        let Some(StoredRecord { record, .. }) = &self.current else {
             ends.peek()?;
             let detail = format!("the ledger says that generation {generation} ended, and it has no record");
-            return of_task(What::RecordMissing, fault_unless(!ends.any(|end| end.settled)), detail);
+            return of_task(
+                DifferenceKind::RecordMissing,
+                Standing::fault_if(ends.any(|end| end.settled)),
+                detail,
+            );
         };
         if record.phase != Phase::Ended {
             let end = ends.peek()?;
@@ -151,7 +156,11 @@ impl TaskRows {
                 "the ledger says that generation {generation} ended with {}, and its record is open",
                 end.event_id
             );
-            return of_task(What::RecordOpen, fault_unless(!ends.any(|end| end.settled)), detail);
+            return of_task(
+                DifferenceKind::RecordOpen,
+                Standing::fault_if(ends.any(|end| end.settled)),
+                detail,
+            );
         }
         let ended_by = record.end_event.as_ref();
         let Some(end) = task.ends.iter().find(|end| Some(&end.event_id) == ended_by) else {
@@ -160,33 +169,38 @@ impl TaskRows {
             let detail = format!(
                 "the record of generation {generation} ended with {event}, which is not in the ledger"
             );
-            return of_task(What::EndNotSaved, fault_unless(on_its_way), detail);
+            return of_task(DifferenceKind::EndNotSaved, Standing::fault_unless(on_its_way), detail);
         };
         let ended = match end.outcome {
             TaskOutcome::Completed => TaskState::Completed,
             TaskOutcome::Failed => TaskState::Failed,
         };
-        let state = state.filter(|state| *state != ended)?;
+        let ledger_state = ledger_state.filter(|state| *state != ended)?;
         let detail = format!(
             "its record ended as {} with {}, and the ledger's first end says {}",
             ended.as_str(),
             end.event_id,
-            state.as_str()
+            ledger_state.as_str()
         );
-        of_task(What::TwoEnds, Standing::Fault, detail)
+        of_task(DifferenceKind::TwoEnds, Standing::Fault, detail)
     }
 
     /// A generation that was started here, and that no event tells of.
-    fn start_difference(&self, id: &Name, told: u32, now: Millis) -> Option<Difference> {
+    fn start_difference(&self, id: &Name, ledger_generation: u32, now: Millis) -> Option<Difference> {
         let next = self.next.as_ref()?;
         let created_at = next.record.created_at?;
-        if told > self.generation {
+        if ledger_generation > self.generation {
             return None;
         }
         let on_its_way = next.is_on_its_way(now) || is_recent(Some(created_at), now);
         let detail =
             format!("generation {} was started, and no event tells of it", self.generation.saturating_add(1));
-        Some(Difference::of_task(id, What::StartNotSaved, fault_unless(on_its_way), detail))
+        Some(Difference::of_task(
+            id,
+            DifferenceKind::StartNotSaved,
+            Standing::fault_unless(on_its_way),
+            detail,
+        ))
     }
 
     /// Whether an end is one of the generation that was read: the one that it names, or the newest that had begun.

@@ -17,8 +17,8 @@ use ledgerline_store::{
 use crate::Verify;
 use crate::{
     VerifyProgress,
-    compare::{Progress, RECENT_MS, SIDE_BY_SIDE},
-    difference::{Difference, Standing, What, fault_unless},
+    compare::{MAX_CONCURRENT, Progress, RECENT_MS},
+    difference::{Difference, DifferenceKind, Mode, Standing},
     fold::Folded,
 };
 use ledgerline_outbox::ComponentError;
@@ -26,7 +26,7 @@ use ledgerline_runs::{RunLog, RunRecord};
 
 /// Runs of one read of a list.
 const PAGE: i32 = 1_000;
-/// A sweep looks after what is due every two minutes, and at the latest after this.
+/// The runner's sweep enqueues due runs every minute. A run that is due for longer than this was missed.
 const SWEPT_MS: u64 = 10 * 60_000;
 
 /// What the ledger tells of a run, in brief: the number of its events and the sum of what their ids hash to. What is
@@ -57,25 +57,25 @@ pub(crate) fn run_of(event: &Event) -> Option<&str> {
 }
 
 impl Folded {
-    pub(crate) fn take_in_of_run(&mut self, run_id: &str, event_id: &str) {
+    pub(crate) fn add_run_event(&mut self, run_id: &str, event_id: &str) {
         self.runs.entry(run_id.to_owned()).or_default().add(event_id);
     }
 }
 
 impl Verify {
-    /// Compares every run of a tenant. Answers how many there are, and what differs.
+    /// Compares every run of a tenant. Returns how many there are, and what differs.
     pub(crate) async fn compare_runs(
         &self,
         tenant: &Name,
         folded: &Folded,
         now: Millis,
-        rebuild: bool,
+        mode: Mode,
         progress: Progress<'_>,
     ) -> Result<(u64, Vec<Difference>), ComponentError> {
         let ids = self.listed_runs(tenant).await?;
         let (mut differences, mut compared) = (Vec::new(), 0);
-        let reads = ids.iter().map(|id| self.compare_run(tenant, id, folded, now, rebuild).boxed());
-        let mut reads = stream::iter(reads).buffer_unordered(SIDE_BY_SIDE);
+        let reads = ids.iter().map(|id| self.compare_run(tenant, id, folded, now, mode).boxed());
+        let mut reads = stream::iter(reads).buffer_unordered(MAX_CONCURRENT);
         while let Some(read) = reads.next().await {
             differences.extend(read?);
             compared += 1;
@@ -85,7 +85,12 @@ impl Verify {
         for (run_id, fold) in folded.runs.iter().filter(|(id, _)| !known.contains(id.as_str())) {
             if self.rows.get::<RunRecord>(&keys::run(tenant, run_id)).await?.is_none() {
                 let detail = format!("the ledger tells {} events of it, and there is no log", fold.events);
-                differences.push(Difference::of_run(run_id, What::RunMissing, Standing::Fault, detail));
+                differences.push(Difference::of_run(
+                    run_id,
+                    DifferenceKind::RunMissing,
+                    Standing::Fault,
+                    detail,
+                ));
             }
         }
         Ok((ids.len() as u64, differences))
@@ -114,7 +119,7 @@ impl Verify {
         run_id: &Name,
         folded: &Folded,
         now: Millis,
-        rebuild: bool,
+        mode: Mode,
     ) -> Result<Vec<Difference>, ComponentError> {
         let key = keys::run(tenant, run_id);
         let Some(run) = self.rows.get::<RunRecord>(&key).await? else { return Ok(Vec::new()) };
@@ -124,9 +129,13 @@ impl Verify {
             // The run may have moved between the two reads: its state is read once more.
             let again = self.rows.get::<RunRecord>(&key).await?;
             let moved = again.is_none_or(|again| again.state != run.state);
-            let mut difference =
-                Difference::of_run(run_id, What::RunRecordDifferent, fault_unless(moved), detail);
-            if rebuild && difference.is_rebuildable() {
+            let mut difference = Difference::of_run(
+                run_id,
+                DifferenceKind::RunRecordDifferent,
+                Standing::fault_unless(moved),
+                detail,
+            );
+            if difference.is_rebuilt_in(mode) {
                 difference.rebuilt(self.rebuild_record(tenant, &key, &run, &log).await?);
             }
             differences.push(difference);
@@ -134,21 +143,21 @@ impl Verify {
         let all = RunFold::of(entries.iter().flat_map(|entry| &entry.events));
         let in_ledger = folded.runs.get(run_id.as_str()).copied().unwrap_or_default();
         if in_ledger != all {
-            let told = entries.iter().filter(|entry| entry.sequence <= run.emitted());
-            let told: Vec<&LogEvent> = told.flat_map(|entry| &entry.events).collect();
-            let missing = self.missing(tenant, &told, folded, now).await?;
+            let emitted = entries.iter().filter(|entry| entry.sequence <= run.emitted());
+            let emitted: Vec<&LogEvent> = emitted.flat_map(|entry| &entry.events).collect();
+            let missing = self.missing(tenant, &emitted, folded, now).await?;
             if !missing.is_empty() {
                 let first = &missing[0];
                 let detail = format!(
                     "{} of {} events are not in the ledger, the first of them {} {}",
                     missing.len(),
-                    told.len(),
+                    emitted.len(),
                     first.event_type.as_str(),
                     first.event_id
                 );
                 let mut difference =
-                    Difference::of_run(run_id, What::RunEventsMissing, Standing::Fault, detail);
-                if rebuild {
+                    Difference::of_run(run_id, DifferenceKind::RunEventsMissing, Standing::Fault, detail);
+                if difference.is_rebuilt_in(mode) {
                     self.runs.emit_log(tenant, &run, &missing).await?;
                     difference.rebuilt(Repair::Done);
                 }
@@ -158,25 +167,30 @@ impl Verify {
         if in_ledger.events > all.events {
             let detail =
                 format!("the ledger tells {} events of it, and its log has {}", in_ledger.events, all.events);
-            differences.push(Difference::of_run(run_id, What::OrphanRunEvents, Standing::Fault, detail));
+            differences.push(Difference::of_run(
+                run_id,
+                DifferenceKind::OrphanRunEvents,
+                Standing::Fault,
+                detail,
+            ));
         }
         if let Some(due_at) = run.due_at.filter(|due_at| due_at.plus(SWEPT_MS) < now) {
             let detail = format!("should have been looked after at {}", due_at.to_rfc3339());
-            differences.push(Difference::of_run(run_id, What::RunOverdue, Standing::Fault, detail));
+            differences.push(Difference::of_run(run_id, DifferenceKind::RunOverdue, Standing::Fault, detail));
         }
         Ok(differences)
     }
 
-    /// Events that the ledger was told of, some time ago, and does not have.
+    /// Events that were emitted some time ago, and that the ledger does not have.
     async fn missing(
         &self,
         tenant: &Name,
-        told: &[&LogEvent],
+        emitted: &[&LogEvent],
         folded: &Folded,
         now: Millis,
     ) -> Result<Vec<LogEvent>, ComponentError> {
-        let expected = told.iter().filter(|event| {
-            event.timestamp.plus(RECENT_MS) < now && !folded.may_have_lost(event.timestamp, false, now)
+        let expected = emitted.iter().filter(|event| {
+            event.timestamp.plus(RECENT_MS) < now && !folded.may_have_lost(event.timestamp, None, now)
         });
         let reads = expected.map(|event| {
             async move {
@@ -187,7 +201,7 @@ impl Verify {
             .boxed()
         });
         let reads: Vec<_> = reads.collect();
-        let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
+        let mut reads = stream::iter(reads).buffered(MAX_CONCURRENT);
         let mut missing = Vec::new();
         while let Some(read) = reads.next().await {
             missing.extend(read?);
@@ -221,17 +235,17 @@ impl Verify {
 
 /// How a record differs from its log, in words.
 fn unlike(run: &RunRecord, log: &RunLog) -> Option<String> {
-    let Some(told) = log.history.run() else { return Some("it has no log".to_owned()) };
-    let list = keys::runs_in(&log.tenant, told.state.as_str());
-    if run.state != told.state {
-        return Some(format!("its record says {}, its log {}", run.state, told.state));
+    let Some(logged) = log.history.run() else { return Some("it has no log".to_owned()) };
+    let list = keys::runs_in(&log.tenant, logged.state.as_str());
+    if run.state != logged.state {
+        return Some(format!("its record says {}, its log {}", run.state, logged.state));
     }
     if run.list_in.as_deref() != Some(&list) {
         let listed = run.list_in.as_deref().unwrap_or("no list");
         return Some(format!("it is in {listed}, and should be in {list}"));
     }
-    let same = run.started_at == told.started_at
-        && run.ended_at == told.ended_at
-        && run.workflow_version == told.workflow_version;
+    let same = run.started_at == logged.started_at
+        && run.ended_at == logged.ended_at
+        && run.workflow_version == logged.workflow_version;
     (!same).then(|| "its record and its log have other times, or another version of its workflow".to_owned())
 }

@@ -21,7 +21,7 @@ use super::{
     task_queue::Delivery,
 };
 
-/// Longer timeouts are as good as none, and would overflow a clock.
+/// The longest timeout: a longer one would overflow a clock, and no task runs that long.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Worker {
@@ -90,7 +90,7 @@ impl Worker {
             number += 1;
             let heartbeat = Heartbeat { number, elapsed: began.elapsed(), pid: process.pid() };
             let sending = self.send_heartbeat(lease, delivery, &mut files, heartbeat);
-            let holds_lease = tokio::time::timeout(self.config.extension(), sending).await;
+            let holds_lease = tokio::time::timeout(self.config.visibility_extension(), sending).await;
             if holds_lease.is_ok_and(|holds_lease| !holds_lease) {
                 process.stop();
                 process.ended().await;

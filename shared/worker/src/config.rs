@@ -8,7 +8,7 @@
 //! command = ["node", "scrape.js"]   # a list of words, or one line for `sh -c`
 //! timeout = "10m"                   # 90s, 15m, 1h; 1h if left out
 //! attempts = 3                      # 3 if left out
-//! directory = "scraper"             # from this file's folder, which it is if left out
+//! directory = "scraper"             # relative to this file's folder (the default)
 //! environment = { LOG = "info" }    # beside the worker's own
 //!
 //! [tasks."*"]                       # every other name
@@ -40,7 +40,7 @@ const ATTEMPTS: u32 = 3;
 pub struct Config {
     /// Tasks at the same time.
     pub concurrency: usize,
-    /// How often a running task sends a heartbeat; the lengths of hiding and of leases follow from it.
+    /// How often a running task sends a heartbeat. It decides how long messages stay hidden and leases last.
     pub heartbeat: Duration,
     tasks: BTreeMap<String, Entry>,
 }
@@ -104,7 +104,7 @@ impl Config {
 
     /// How long a message stays hidden after each heartbeat: long enough to miss one. The lease lasts half as long
     /// again, so that a worker that receives the message too early finds the lease still held.
-    pub fn extension(&self) -> Duration {
+    pub fn visibility_extension(&self) -> Duration {
         self.heartbeat * 2
     }
 }
@@ -224,7 +224,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.concurrency, config.heartbeat), (2, Duration::from_secs(10)));
-        assert_eq!(config.extension(), Duration::from_secs(20));
+        assert_eq!(config.visibility_extension(), Duration::from_secs(20));
         let scrape = config.entry("scrape-store").unwrap();
         assert_eq!(
             (scrape.program.as_str(), scrape.arguments.as_slice()),
@@ -244,7 +244,7 @@ mod tests {
     fn a_name_without_an_entry_has_none_unless_there_is_a_default() {
         let config = parse("[tasks.a]\ncommand = 'true'").unwrap();
         assert!(config.entry("a").is_some() && config.entry("b").is_none());
-        assert_eq!((config.concurrency, config.extension()), (4, Duration::from_secs(60)));
+        assert_eq!((config.concurrency, config.visibility_extension()), (4, Duration::from_secs(60)));
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Worker {
             self.log_ignored_name(&message.name);
             return delivery.hide(retry_delay::for_other_workers(delivery.receives)).await;
         };
-        let extension = self.config.extension();
+        let extension = self.config.visibility_extension();
         let max_attempts = message.max_attempts.unwrap_or(entry.attempts);
         match self.tasks.acquire(&message, &delivery.body, &self.id, extension, max_attempts).await {
             Ok(Acquisition::Acquired(mut lease)) => {
@@ -170,10 +170,10 @@ impl Worker {
             failures += 1;
             tracing::warn!(%error, failures, "could not write the result of an attempt; trying again");
             tokio::time::sleep(retry_delay::after_service_failures(failures)).await;
-            delivery.hide(self.config.extension()).await;
+            delivery.hide(self.config.visibility_extension()).await;
             // Renewal keeps other workers from acquiring the task meanwhile. If one did, the store refuses `write`.
             if let Some(lease) = &mut lease
-                && let Err(error) = self.tasks.renew(lease, self.config.extension()).await
+                && let Err(error) = self.tasks.renew(lease, self.config.visibility_extension()).await
             {
                 tracing::warn!(%error, "could not renew the lease");
             }
@@ -185,7 +185,7 @@ impl Worker {
 fn is_transient(error: &ComponentError) -> bool {
     match error {
         ComponentError::Store(_)
-        | ComponentError::NotCalled(_)
+        | ComponentError::NotNotified(_)
         | ComponentError::Emit(_)
         | ComponentError::Alert(_) => true,
         ComponentError::Invalid(_)

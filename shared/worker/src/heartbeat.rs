@@ -25,7 +25,7 @@ impl Worker {
         files: &mut TaskFiles,
         heartbeat: Heartbeat,
     ) -> bool {
-        let extension = self.config.extension();
+        let extension = self.config.visibility_extension();
         delivery.hide(extension).await;
         match self.tasks.renew(lease, extension).await {
             Ok(true) => {}

@@ -54,7 +54,7 @@ pub struct WorkerOptions {
     /// How long running tasks may go on after [`Stop::Gently`].
     pub grace: Duration,
     /// Whether the worker ends when no task waits or runs.
-    pub once: bool,
+    pub until_idle: bool,
     pub clock: Clock,
 }
 
@@ -69,7 +69,7 @@ pub struct Worker {
     pub(super) ignored_names: Mutex<BTreeSet<String>>,
     queue: TaskQueue,
     grace: Duration,
-    once: bool,
+    until_idle: bool,
 }
 
 /// Runs a worker until it is asked to stop.
@@ -90,7 +90,7 @@ impl Worker {
             ignored_names: Mutex::default(),
             queue: TaskQueue::new(options.sqs, options.queue_url),
             grace: options.grace,
-            once: options.once,
+            until_idle: options.until_idle,
         }
     }
 
@@ -110,7 +110,7 @@ impl Worker {
                 polled = self.poll(&slots) => polled,
             };
             match polled {
-                Ok((received, _)) if received.is_empty() && self.once && has_no_tasks(&mut tasks) => {
+                Ok((received, _)) if received.is_empty() && self.until_idle && has_no_tasks(&mut tasks) => {
                     break;
                 }
                 Ok((received, mut free)) => {
@@ -147,8 +147,9 @@ impl Worker {
         if let Ok(more) = slots.clone().try_acquire_many_owned(more) {
             free.merge(more);
         }
-        let wait = if self.once { SHORT_POLL } else { LONG_POLL };
-        let received = self.queue.receive(free.num_permits(), self.config.extension(), wait).await?;
+        let wait = if self.until_idle { SHORT_POLL } else { LONG_POLL };
+        let received =
+            self.queue.receive(free.num_permits(), self.config.visibility_extension(), wait).await?;
         Ok((received, free))
     }
 

@@ -128,7 +128,7 @@ impl Client {
     }
 
     fn tenant(&self) -> &Name {
-        &self.emitter.origin().tenant
+        &self.emitter.scope().tenant
     }
 
     /// Starts a run of `workflow`.

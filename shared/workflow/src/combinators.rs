@@ -84,8 +84,8 @@ impl<F: Future, T> Unpin for All<F, T> {}
 /// async fn approved(ctx: Ctx, _: ()) -> Result<bool, Error> {
 ///     let hook = ctx.hook().await?;
 ///     let answer = hook.next::<bool>().boxed();
-///     let patience = ctx.sleep(Duration::from_secs(3600)).map(|slept| slept.map(|()| false)).boxed();
-///     let (_, approved) = first([answer, patience]).await;
+///     let deadline = ctx.sleep(Duration::from_secs(3600)).map(|slept| slept.map(|()| false)).boxed();
+///     let (_, approved) = first([answer, deadline]).await;
 ///     approved
 /// }
 /// ```

@@ -59,7 +59,7 @@
 //!
 //! # How it is built
 //!
-//! The crate stores the logs of runs, through `ledgerline-dispatch`; examples, the runner function and `ledgerline local`
+//! The crate stores the logs of runs, through `ledgerline-runs`; examples, the runner function and `ledgerline local`
 //! call it. `ledgerline-engine` replays a log, without IO or a clock.
 //!
 //! - `ctx`, `step`, `waits`, `hooks`, `task_and_job`, `combinators`: the context API, futures that issue commands and wait

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use ledgerline_event::{Kind, Name};
 use ledgerline_jobs::{JobSubmission, TaskSubmission};
 use ledgerline_outbox::ComponentError;
-use ledgerline_runs::EventSubmission;
+use ledgerline_runs::{EventSubmission, SendingRun};
 use ledgerline_store::Fault;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
@@ -264,7 +264,7 @@ impl IntoFuture for SendEvent {
                 async move {
                     let event_id =
                         Name::new("eventId", id).map_err(|invalid| Error::fatal(invalid.to_string()))?;
-                    let from = Some((&services.run_id, event_id));
+                    let from = Some(SendingRun { run_id: &services.run_id, event_id });
                     let sent = services.stage.events.send_event(&services.emitter, submission, from).await;
                     sent.map(|sent| sent.event_id.to_string()).map_err(submit_error)
                 }

@@ -235,7 +235,7 @@ mod tests {
         let mut end = None;
         while execution.outcome().is_none() {
             let _ = execution.poll(&mut cx, now);
-            let wanted = execution.wanted(now);
+            let wanted = execution.pending_drafts(now);
             if let Some(created) = wanted.iter().find(|draft| draft.event_type == RunEventType::WaitCreated) {
                 assert!(wanted.iter().all(|draft| draft.event_type != RunEventType::StepCreated));
                 let data = Value::from(created.event_data.clone());

@@ -146,7 +146,7 @@ fn a_runner_may_change_runs_and_what_they_start_and_sees_no_keys_cursors_or_subs
         keys::parked("t"),
         keys::tenant("t").pk,
         keys::marker("t", "k").pk,
-        keys::late_lane("t"),
+        keys::late_arrivals("t"),
     ];
     for pk in others {
         assert!(!allowed(&pk), "{pk}");

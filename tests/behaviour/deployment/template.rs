@@ -284,7 +284,7 @@ fn the_task_queue_hides_a_message_as_long_as_a_worker_does_and_gives_up_after_an
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("worker.toml");
     std::fs::write(&file, "[tasks.'*']\ncommand = 'true'").unwrap();
-    let extension = Config::read(&file).unwrap().extension();
+    let extension = Config::read(&file).unwrap().visibility_extension();
     assert_eq!(Duration::from_secs(tasks.visibility_seconds.into()), extension);
     let (_, receives) = tasks.redrive.clone().unwrap();
     assert!(check_limits(None, Some(receives)).is_err(), "a task may be tried {receives} times");

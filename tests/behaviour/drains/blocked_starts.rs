@@ -9,7 +9,9 @@ use std::{
 };
 
 use futures::FutureExt;
-use ledgerline_drains::{ParkedStart, ParkedState, SubscriptionChange};
+use ledgerline_drains::{
+    CountEvents, ParkedFilter, ParkedStart, ParkedState, RewindScope, SubscriptionChange,
+};
 use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
 use ledgerline_event::{Event, Name, keys::place};
 use ledgerline_store::keys;
@@ -26,7 +28,8 @@ fn of(ledger: &Ledger, id: &str, entity: &str, n: u64) -> Event {
 
 /// What waits or is parked, by the time of its event.
 async fn all(ledger: &Ledger) -> Vec<ParkedStart> {
-    let mut starts = ledger.stage.parked().parked(&name("t"), true, 50, None).await.unwrap().items;
+    let mut starts =
+        ledger.stage.parked().parked(&name("t"), ParkedFilter::All, 50, None).await.unwrap().items;
     starts.reverse();
     starts
 }
@@ -335,11 +338,21 @@ async fn a_rewind_closes_the_starts_that_wait_from_its_point_on_and_missing_only
     ledger.drain("t").await;
     let epochs = async || all(&ledger).await.iter().map(|start| start.epoch).collect::<Vec<_>>();
     assert_eq!(epochs().await, [0, 0, 0, 0]);
-    let plan = ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e0", true, false).await.unwrap();
+    let plan = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e0", RewindScope::MissingOnly, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
     ledger.drain("t").await;
     assert_eq!(epochs().await, [0, 0, 0, 0], "they wait already");
-    let plan = ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e2", false, false).await.unwrap();
+    let plan = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e2", RewindScope::Everything, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
     ledger.drain("t").await;
     assert_eq!(epochs().await, [0, 0, 1, 1]);
@@ -369,7 +382,7 @@ async fn a_late_arrival_joins_the_end_of_its_block() {
     assert_eq!(queued(&ledger), ["e0", "e1", "late"]);
 }
 
-/// A drain that the version before stopped at an event: its row says how often that was tried.
+/// A drain that a version before 0.1.0 halted on an event: its row says how often that was tried.
 #[tokio::test]
 async fn starts_that_the_version_before_was_retrying_keep_their_count_of_attempts() {
     for (attempts, parks) in [(3, false), (4, true)] {

@@ -42,7 +42,7 @@ async fn starts(world: &World) -> BTreeMap<String, usize> {
     starts
 }
 
-/// Waits until nothing is on its way and everything has been passed.
+/// Waits until the queues are empty and the drainers have passed every event.
 async fn at_rest(world: &World) {
     until("the drainers have caught up", || async {
         world.quiet().await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline_drains::NewSubscription;
+use ledgerline_drains::{CountEvents, NewSubscription, RewindScope};
 use ledgerline_embedded::Service;
 use serde_json::{Value, json};
 
@@ -120,15 +120,19 @@ async fn a_page_of_events_that_match_nothing_costs_three_requests_and_an_idle_te
     }
     ledger.advance(60_000);
     ledger.drain("t").await;
-    let rewind =
-        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e00-000", true, false).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&name("t"), "workflow_runner", "e00-000", RewindScope::MissingOnly, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&name("t"), &rewind).await.unwrap();
     ledger.store.embedded.reset_requests();
     let drained = ledger.drain("t").await;
     let requests: u64 = ledger.store.embedded.requests().values().sum();
     println!("{} events, {requests} requests: {:?}", drained.processed, ledger.store.embedded.requests());
     assert_eq!(drained.processed, 2_000);
-    // Four pages: a read and a write each; once per visit the lease, the late lane, and the empty read at the end.
+    // Four pages: a read and a write each; once per visit the lease, the late arrivals, and the empty read at the end.
     assert!(requests <= 3 * 4, "{requests}");
 
     // Marks are taken away by the sweep; after that no sweep visits an idle tenant.

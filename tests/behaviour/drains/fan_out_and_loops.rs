@@ -1,6 +1,6 @@
 //! One event and many subscriptions, and events that lead to events: storms end.
 
-use ledgerline_drains::ParkedBecause;
+use ledgerline_drains::{CountEvents, ParkedBecause, ParkedFilter, RewindScope};
 use serde_json::json;
 
 use ledgerline_test_support::{Ledger, another_process, event, name};
@@ -20,7 +20,8 @@ async fn of_twelve_subscriptions_eight_start_and_four_are_parked_with_one_notice
         again.drains.drain(&name("t"), &name("workflow_runner"), None).await.unwrap().triggered.is_empty()
     );
     assert_eq!(ledger.starts("t").await["e1"], 8);
-    let parked = ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
+    let parked =
+        ledger.stage.parked().parked(&name("t"), ParkedFilter::Parked, 50, None).await.unwrap().items;
     assert_eq!(parked.len(), 4);
     assert!(parked.iter().all(|parked| parked.because == ParkedBecause::FanoutCap));
     let capped = ledger.events("t", "workflow.dispatch_capped").await;
@@ -30,12 +31,19 @@ async fn of_twelve_subscriptions_eight_start_and_four_are_parked_with_one_notice
     // One is started after all, one is dropped; neither comes back.
     assert!(ledger.stage.drains.retry(&name("t"), &parked[0].id).await.unwrap().started.is_some());
     ledger.stage.drains.drop_parked(&name("t"), &parked[1].id).await.unwrap();
-    let rewind =
-        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, true).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&name("t"), "workflow_runner", "e1", RewindScope::MissingOnly, CountEvents::Yes)
+        .await
+        .unwrap();
     assert_eq!(rewind.events, Some(1));
     ledger.stage.drains.rewind(&name("t"), &rewind).await.unwrap();
     ledger.drain("t").await;
-    assert_eq!(ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items.len(), 2);
+    assert_eq!(
+        ledger.stage.parked().parked(&name("t"), ParkedFilter::Parked, 50, None).await.unwrap().items.len(),
+        2
+    );
     assert_eq!(ledger.starts("t").await["e1"], 9);
 }
 
@@ -61,7 +69,8 @@ async fn a_workflow_whose_events_match_its_own_subscription_does_not_start_again
     far.context.via = (0..8).map(|n| format!("sub_{n}")).collect();
     ledger.save(far).await;
     assert!(ledger.drain("t").await.triggered.is_empty());
-    let parked = ledger.stage.parked().parked(&name("t"), false, 50, None).await.unwrap().items;
+    let parked =
+        ledger.stage.parked().parked(&name("t"), ParkedFilter::Parked, 50, None).await.unwrap().items;
     assert_eq!(parked.len(), 1);
     assert_eq!(parked[0].because, ParkedBecause::Loop);
 }
@@ -70,7 +79,7 @@ async fn a_workflow_whose_events_match_its_own_subscription_does_not_start_again
 async fn events_about_dispatch_do_not_start_more_and_more_dispatches() {
     let ledger = Ledger::start().await;
     ledger.register("t", json!({"workflowType": "note", "kind": "task"})).await;
-    // More than may start on an event, and on what is told about that.
+    // More subscriptions than may start on one event, and on the event about that.
     for _ in 0..9 {
         ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "note"})).await;
         ledger.subscribe("t", json!({"eventTypeGlob": "workflow.dispatch_*", "workflowType": "note"})).await;

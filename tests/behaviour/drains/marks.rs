@@ -82,7 +82,7 @@ async fn a_throttled_mark_is_written_after_the_lease_is_released() {
     ledger.save(event("a", "e1", ledger.now())).await;
     released.store(usize::MAX, Ordering::SeqCst);
     ledger.drain("a").await;
-    assert_eq!(throttled.load(Ordering::SeqCst), 4, "three times in vain");
+    assert_eq!(throttled.load(Ordering::SeqCst), 4, "three refused attempts and one that works");
     assert_eq!(owner(&ledger, "a").await, None);
     let mark: Option<Value> =
         ledger.store.control().get(&keys::dirty_mark("a", "workflow_runner")).await.unwrap();
@@ -180,6 +180,6 @@ async fn a_mark_whose_partition_takes_no_writes_is_written_to_the_next_one() {
     ledger.save(event("t", "e1", ledger.now())).await;
     let woken = ledger.stage.sweep.wake(BTreeSet::from([name("t")]), None).await.unwrap();
     assert!(woken.trouble > 0 && woken.unmarked.is_empty(), "{woken:?}");
-    let spare = keys::spare_dirty_mark("t", "workflow_runner");
+    let spare = keys::fallback_dirty_mark("t", "workflow_runner");
     assert!(ledger.store.control().get::<Value>(&spare).await.unwrap().is_some());
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline_drains::{DrainState, ParkedBecause, SubscriptionChange};
+use ledgerline_drains::{
+    CountEvents, DrainState, ParkedBecause, ParkedFilter, RewindScope, SubscriptionChange,
+};
 use ledgerline_event::keys::moment;
 use ledgerline_store::keys;
 use serde_json::json;
@@ -33,7 +35,7 @@ async fn three_events_that_lack_a_mapped_field_are_parked_at_once_and_hold_nothi
     assert_eq!(drained.halted_on_event_id, None);
     assert_eq!(drained.triggered.len(), 2, "nothing waited: the clock has not moved");
     let tenant = name("t");
-    let parked = ledger.stage.parked().parked(&tenant, false, 10, None).await.unwrap().items;
+    let parked = ledger.stage.parked().parked(&tenant, ParkedFilter::Parked, 10, None).await.unwrap().items;
     assert_eq!(parked.len(), 3);
     assert!(parked.iter().all(|start| start.attempts == 1 && start.because == ParkedBecause::Failed));
     assert!(parked.iter().all(|start| start.reason.contains("price")), "{parked:?}");
@@ -73,8 +75,17 @@ async fn a_subscription_that_halts_never_parks_and_the_drain_continues_as_soon_a
         assert_eq!(drained.halted_on_event_id.unwrap().as_str(), "e1");
         ledger.advance(1_000_000);
     }
-    assert!(ledger.stage.parked().parked(&name("t"), false, 10, None).await.unwrap().items.is_empty());
-    let retrying = ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
+    assert!(
+        ledger
+            .stage
+            .parked()
+            .parked(&name("t"), ParkedFilter::Parked, 10, None)
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    let retrying = ledger.stage.parked().parked(&name("t"), ParkedFilter::All, 10, None).await.unwrap().items;
     assert_eq!(retrying[0].attempts, 8);
     assert!(retrying[0].reason.contains("`later` is not registered"));
     ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
@@ -93,7 +104,10 @@ async fn a_halted_drain_continues_when_no_subscription_matches_the_event_any_mor
         ledger.advance(10_000);
         assert!(ledger.drain("t").await.halted_on_event_id.is_some());
         assert!(ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
-        assert_eq!(ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items.len(), 1);
+        assert_eq!(
+            ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items.len(),
+            1
+        );
         let change_to = match change {
             "disabled" => json!({"enabled": false}),
             _ => json!({"filterExpr": "event.properties.new > 100.0"}),
@@ -106,7 +120,7 @@ async fn a_halted_drain_continues_when_no_subscription_matches_the_event_any_mor
             }
         }
         assert_eq!(ledger.drain("t").await.halted_on_event_id, None, "{change}");
-        let left = ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items;
+        let left = ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items;
         assert!(left.is_empty(), "{change}: {left:?}");
         assert!(!ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
     }
@@ -114,7 +128,8 @@ async fn a_halted_drain_continues_when_no_subscription_matches_the_event_any_mor
 
 #[tokio::test]
 async fn a_halt_leaves_no_record_whatever_happens_before_the_event_starts() {
-    for what in ["no time", "trouble", "a rewind", "the version before", "the version before, beside another"]
+    for what in
+        ["no time", "trouble", "a rewind", "a version before 0.1.0", "a version before 0.1.0, beside another"]
     {
         let ledger = Ledger::start().await;
         let tenant = name("t");
@@ -140,10 +155,10 @@ async fn a_halt_leaves_no_record_whatever_happens_before_the_event_starts() {
                 update.send().await.unwrap();
             }
             // It names the event by its id and knows no places; those of the new version may be there already.
-            "the version before" | "the version before, beside another" => {
+            "a version before 0.1.0" | "a version before 0.1.0, beside another" => {
                 let update = ledger.store.control().update(&keys::drain("t", "workflow_runner"));
                 let update = match what {
-                    "the version before" => update.update_expression("REMOVE stoodBefore"),
+                    "a version before 0.1.0" => update.update_expression("REMOVE stoodBefore"),
                     _ => update.update_expression("SET stoodBefore = :other").expression_attribute_values(
                         ":other",
                         AttributeValue::Ss(vec![moment(ledger.now())]),
@@ -152,18 +167,22 @@ async fn a_halt_leaves_no_record_whatever_happens_before_the_event_starts() {
                 update.send().await.unwrap();
             }
             _ => {
-                let plan =
-                    ledger.stage.drains.plan_rewind(&tenant, &drainer, "e0", false, false).await.unwrap();
+                let plan = ledger
+                    .stage
+                    .drains
+                    .plan_rewind(&tenant, &drainer, "e0", RewindScope::Everything, CountEvents::No)
+                    .await
+                    .unwrap();
                 ledger.stage.drains.rewind(&tenant, &plan).await.unwrap();
             }
         }
         ledger.register("t", json!({"workflowType": "later", "kind": "task"})).await;
         assert_eq!(ledger.drain("t").await.triggered.len(), 1, "{what}");
-        let left = ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items;
+        let left = ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items;
         assert!(left.is_empty(), "{what}: {left:?}");
         let record: DrainState =
             ledger.store.control().get(&keys::drain("t", "workflow_runner")).await.unwrap().unwrap();
-        assert!(record.stood_before.is_empty(), "{what}: {record:?}");
+        assert!(record.halted_at.is_empty(), "{what}: {record:?}");
     }
 }
 
@@ -192,7 +211,8 @@ async fn an_event_whose_payload_is_missing_is_not_started_with_less() {
         let drained = ledger.drain("t").await;
         assert!(drained.triggered.is_empty());
         assert!(drained.halted_on_event_id.is_none());
-        let parked = ledger.stage.parked().parked(&name("t"), false, 10, None).await.unwrap().items;
+        let parked =
+            ledger.stage.parked().parked(&name("t"), ParkedFilter::Parked, 10, None).await.unwrap().items;
         assert!(!parked.is_empty());
         assert!(
             parked.iter().all(|parked| parked.reason.contains("overflow") || parked.reason.contains("JSON")),
@@ -207,9 +227,11 @@ async fn a_dropped_start_of_a_keyed_type_stays_dropped() {
     ledger.subscribe("t", json!({"eventTypeGlob": "price.*", "workflowType": "keyed"})).await;
     ledger.save(event("t", "e1", ledger.now())).await;
     assert!(ledger.drain("t").await.halted_on_event_id.is_some());
-    let retrying = ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items;
+    let retrying = ledger.stage.parked().parked(&name("t"), ParkedFilter::All, 10, None).await.unwrap().items;
     ledger.stage.drains.drop_parked(&name("t"), &retrying[0].id).await.unwrap();
-    assert!(ledger.stage.parked().parked(&name("t"), true, 10, None).await.unwrap().items.is_empty());
+    assert!(
+        ledger.stage.parked().parked(&name("t"), ParkedFilter::All, 10, None).await.unwrap().items.is_empty()
+    );
     ledger.register("t", json!({"workflowType": "keyed", "kind": "task", "idempotencyKey": "$.id"})).await;
     ledger.advance(60_000);
     assert!(ledger.drain("t").await.triggered.is_empty());

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ledgerline_drains::Drainers;
+use ledgerline_drains::{CountEvents, Drainers, RewindScope};
 use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
 use ledgerline_event::Seconds;
 use ledgerline_ledger::{Clients, Found, Timeline, telemetry::Metrics};
@@ -82,7 +82,7 @@ async fn a_missing_mark_is_written_though_the_answer_to_the_release_is_lost() {
     let interceptor: Interceptor = Arc::new(move |call: Call, moment| {
         let body = String::from_utf8_lossy(&call.body);
         let marks = moment == Moment::Before && call.operation == "UpdateItem" && body.contains("\"DIRTY");
-        // The client tries three times before its caller hears of it.
+        // The client tries three times before it returns the error.
         let fails = marks && counted.fetch_add(1, Ordering::SeqCst) < 3;
         let loses = matches!(moment, Moment::After { status: 200 })
             && call.operation == "UpdateItem"
@@ -159,8 +159,12 @@ async fn a_rewind_at_the_edge_of_retention_starts_nothing_twice() {
             store.control().delete(&key).send().await.unwrap();
         }
     }
-    let plan =
-        ledger.stage.drains.plan_rewind(&name("t"), "workflow_runner", "e1", true, false).await.unwrap();
+    let plan = ledger
+        .stage
+        .drains
+        .plan_rewind(&name("t"), "workflow_runner", "e1", RewindScope::MissingOnly, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&name("t"), &plan).await.unwrap();
     assert!(ledger.drain("t").await.triggered.is_empty(), "it was started before");
     assert_eq!(ledger.starts("t").await["e1"], 1);
@@ -182,7 +186,7 @@ async fn looking_for_an_unknown_event_reads_a_bounded_part_of_the_ledger() {
     assert!(matches!(timeline.find("t", "e00").await.unwrap(), Found::At(_)));
     assert!(matches!(bounded.find("t", "e11").await.unwrap(), Found::At(_)));
     store.embedded.reset_requests();
-    let Found::NotSince(place) = bounded.find("t", "nothing").await.unwrap() else { panic!("it read on") };
+    let Found::NotReached(place) = bounded.find("t", "nothing").await.unwrap() else { panic!("it read on") };
     assert!(place.starts_with("TIMESTAMP#"), "{place}");
     let requests: u64 = store
         .embedded

@@ -1,6 +1,6 @@
 //! Starting again, or not: rewinds, epochs and idempotency keys.
 
-use ledgerline_drains::SubscriptionChange;
+use ledgerline_drains::{CountEvents, ParkedFilter, RewindScope, SubscriptionChange};
 use serde_json::json;
 
 use ledgerline_test_support::{BEGIN, Ledger, at, event, name};
@@ -18,8 +18,12 @@ async fn a_rewind_starts_again_what_lies_after_the_point_and_nothing_before() {
     assert_eq!(ledger.drain("t").await.triggered.len(), 120);
     let tenant = name("t");
     let an_hour_ago = ledger.now().minus(60 * MINUTE).to_rfc3339();
-    let rewind =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", &an_hour_ago, false, true).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", &an_hour_ago, RewindScope::Everything, CountEvents::Yes)
+        .await
+        .unwrap();
     assert_eq!((rewind.events, rewind.epoch), (Some(60), 1));
     ledger.stage.drains.rewind(&tenant, &rewind).await.unwrap();
     assert_eq!(ledger.drain("t").await.triggered.len(), 60);
@@ -30,32 +34,48 @@ async fn a_rewind_starts_again_what_lies_after_the_point_and_nothing_before() {
     }
 
     // Only what had no start: an event that came meanwhile, and what a new subscription wants.
-    let rewind =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", &an_hour_ago, true, true).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", &an_hour_ago, RewindScope::MissingOnly, CountEvents::Yes)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &rewind).await.unwrap();
     assert!(ledger.drain("t").await.triggered.is_empty());
     let second =
         ledger.subscribe("t", json!({"eventTypeGlob": "price.changed", "workflowType": "reprice"})).await;
-    let rewind =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e100", true, true).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e100", RewindScope::MissingOnly, CountEvents::Yes)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &rewind).await.unwrap();
     let drained = ledger.drain("t").await;
     assert_eq!(drained.triggered.len(), 20);
     assert!(drained.triggered.iter().all(|start| start.subscription_id == second));
 
     let future = ledger.now().plus(1).to_rfc3339();
-    let error =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", &future, false, false).await.unwrap_err();
+    let error = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", &future, RewindScope::Everything, CountEvents::No)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("to: ") && error.to_string().contains("future"), "{error}");
     let error = ledger
         .stage
         .drains
-        .plan_rewind(&tenant, "workflow_runner", "nobody", false, false)
+        .plan_rewind(&tenant, "workflow_runner", "nobody", RewindScope::Everything, CountEvents::No)
         .await
         .unwrap_err();
     assert!(error.to_string().contains("neither a time"), "{error}");
-    let stale =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e100", false, false).await.unwrap();
+    let stale = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e100", RewindScope::Everything, CountEvents::No)
+        .await
+        .unwrap();
     ledger.drain("t").await;
     assert!(ledger.stage.drains.rewind(&tenant, &stale).await.unwrap_err().to_string().contains("try again"));
 }
@@ -76,13 +96,20 @@ async fn a_parked_start_that_a_rewind_has_made_cannot_be_dropped() {
     let tenant = name("t");
     let change = SubscriptionChange { input_mapper: Some(None), ..SubscriptionChange::default() };
     ledger.stage.registry().change_subscription(&tenant, &id, change).await.unwrap();
-    let rewind = ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e1", true, true).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e1", RewindScope::MissingOnly, CountEvents::Yes)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &rewind).await.unwrap();
     let [started] = &ledger.drain("t").await.triggered[..] else { panic!("one start") };
-    let parked = ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items;
+    let parked = ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items;
     let error = ledger.stage.drains.drop_parked(&tenant, &parked[0].id).await.unwrap_err().to_string();
     assert!(error.contains(&format!("it was started as {}", started.started)), "{error}");
-    assert!(ledger.stage.parked().parked(&tenant, true, 10, None).await.unwrap().items.is_empty());
+    assert!(
+        ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items.is_empty()
+    );
 }
 
 #[tokio::test]
@@ -107,8 +134,12 @@ async fn a_declared_idempotency_key_starts_once_and_survives_a_rewind() {
     ledger.advance(10_000);
     assert_eq!(ledger.drain("t").await.triggered.len(), 2);
     let tenant = name("t");
-    let rewind =
-        ledger.stage.drains.plan_rewind(&tenant, "workflow_runner", "e1", false, false).await.unwrap();
+    let rewind = ledger
+        .stage
+        .drains
+        .plan_rewind(&tenant, "workflow_runner", "e1", RewindScope::Everything, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&tenant, &rewind).await.unwrap();
     assert!(ledger.drain("t").await.triggered.is_empty());
     let input = json!({"action": 8421}).as_object().unwrap().clone();
@@ -140,7 +171,12 @@ async fn a_drainer_that_begins_at_a_time_does_not_start_late_arrivals_from_befor
     assert_eq!(started.iter().map(|start| start.event_id.as_str()).collect::<Vec<_>>(), ["later"]);
     // A rewind to before the beginning starts what lies there.
     ledger.advance(10_000);
-    let plan = ledger.stage.drains.plan_rewind(&name("t"), "timeline", "early", false, false).await.unwrap();
+    let plan = ledger
+        .stage
+        .drains
+        .plan_rewind(&name("t"), "timeline", "early", RewindScope::Everything, CountEvents::No)
+        .await
+        .unwrap();
     ledger.stage.drains.rewind(&name("t"), &plan).await.unwrap();
     let started = ledger.stage.drains.drain(&name("t"), &timeline, None).await.unwrap().triggered;
     assert_eq!(started.len(), 2);

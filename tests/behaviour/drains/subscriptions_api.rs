@@ -390,7 +390,7 @@ async fn a_drainer_that_stands_still_is_alerted() {
     prices(&world, "local", 1).await;
     let halting = json!({"eventTypeGlob": "price.*", "workflowType": "nothing", "onFailure": "halt"});
     admin.created("/api/subscriptions", halting).await;
-    let state = until("it stands before the event", || async {
+    let state = until("it is halted on the event", || async {
         admin.items("/api/drainers").await.into_iter().find(|state| state.get("haltedOnEventId").is_some())
     })
     .await;

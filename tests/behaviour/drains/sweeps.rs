@@ -20,7 +20,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use ledgerline_test_support::{Ledger, event, name, number, text};
 
-/// What Slack was told.
+/// The messages that Slack received.
 type Told = Arc<Mutex<Vec<String>>>;
 
 /// A Slack that takes everything.
@@ -72,7 +72,7 @@ async fn alerts_of_a_tenant_and_minute_are_one_message_and_those_of_the_version_
         pending.extend(ledger.store.control().all_due(&shard, ledger.now().plus(120_000)).await.unwrap());
     }
     assert_eq!(pending.len(), 3);
-    // The version before has them among the other claims.
+    // Versions before 0.1.0 have them among the other claims.
     let update = ledger.store.control().update(&pending[0]).update_expression("SET dueShard = :shard");
     let shard = text(&keys::due_shard_of(&pending[0]));
     update.expression_attribute_values(":shard", shard).send().await.unwrap();
@@ -154,7 +154,7 @@ async fn a_sweep_that_is_killed_loses_no_round() {
         swept = ledger.stage.sweep.sweep(None) => panic!("it was to be killed: {swept:?}"),
     }
     assert!(started(&ledger, &tenants).await.len() < tenants.len());
-    // The leases of the dead end, and the next sweep comes.
+    // The leases of the killed processes end, and the next sweep comes.
     ledger.advance(120_000);
     ledger.stage.sweep.sweep(None).await.unwrap();
     assert_eq!(started(&ledger, &tenants).await.len(), tenants.len());

@@ -1,6 +1,7 @@
 use futures::future::join_all;
 use serde_json::json;
 
+use ledgerline_store::FailureFilter;
 use ledgerline_test_support::{World, at, detail, event, name};
 
 const TIME: u64 = 1_767_453_739_640;
@@ -68,7 +69,8 @@ async fn an_id_taken_by_other_content_is_not_dropped_silently() {
     world.put_events(&[detail(&other)]).await;
     world.quiet().await;
     assert_eq!(world.rows().await.len(), 1);
-    let failures = world.failed_deliveries().list(&name("local"), false, 10, None).await.unwrap().items;
+    let failures =
+        world.failed_deliveries().list(&name("local"), FailureFilter::Failed, 10, None).await.unwrap().items;
     assert_eq!(failures.len(), 1);
     assert_eq!(failures[0].error_code, "ID_TAKEN");
     assert!(failures[0].reason.starts_with("eventId: e-1 is taken"), "{}", failures[0].reason);

@@ -4,6 +4,7 @@ use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use ledgerline_embedded::{Service, Verdict};
 use ledgerline_event::keys::Scope;
 use ledgerline_ledger::EventQuery;
+use ledgerline_store::FailureFilter;
 use serde_json::{Value, json};
 
 use ledgerline_test_support::{Store, World, at, detail, event, name, slack::Slack, until};
@@ -27,7 +28,7 @@ async fn a_forged_event_is_kept_as_a_failed_delivery_alerted_and_never_saved() {
     for line in [
         "*Event type:* price.changed",
         "*Detail type:* log-event",
-        "*Task:* ITEM#10472",
+        "*Entity:* ITEM#10472",
         "*Reason:* PK: `TENANT#victim` does not match",
     ] {
         assert!(messages[0].contains(line), "{line} in {}", messages[0]);
@@ -66,7 +67,8 @@ async fn unreadable_records_reach_the_dead_letter_queue() {
     }
     slack.told(bodies.len()).await;
     world.quiet().await;
-    let failures = world.failed_deliveries().list(&name("local"), false, 10, None).await.unwrap().items;
+    let failures =
+        world.failed_deliveries().list(&name("local"), FailureFilter::Failed, 10, None).await.unwrap().items;
     assert_eq!(failures.len(), bodies.len(), "they belong to the operators' tenant");
     let mut kept = Vec::new();
     for failure in &failures {
@@ -123,7 +125,13 @@ async fn a_redriven_event_goes_back_on_the_bus_and_is_saved_once() {
     .await;
     world.put_events(&[detail(&event("local", "e-poison", at(TIME)))]).await;
     let failure = until("it is kept", || async {
-        world.failed_deliveries().list(&name("local"), false, 10, None).await.unwrap().items.pop()
+        world
+            .failed_deliveries()
+            .list(&name("local"), FailureFilter::Failed, 10, None)
+            .await
+            .unwrap()
+            .items
+            .pop()
     })
     .await;
     assert_eq!(failure.error_code, "NOT_STORABLE");
@@ -157,7 +165,13 @@ async fn another_tenants_failures_are_not_shown_and_not_redriven() {
     foreign["GSI7SK"] = json!("forged");
     world.put_events(&[foreign]).await;
     let failure = until("it is kept", || async {
-        world.failed_deliveries().list(&name("other"), false, 10, None).await.unwrap().items.pop()
+        world
+            .failed_deliveries()
+            .list(&name("other"), FailureFilter::Failed, 10, None)
+            .await
+            .unwrap()
+            .items
+            .pop()
     })
     .await;
     assert_eq!(world.get("/api/failed-deliveries?all=true").await.1["items"], json!([]));
@@ -176,7 +190,13 @@ async fn a_failure_is_kept_however_large_its_fields_are() {
         ])
         .await;
     let failure = until("it is kept", || async {
-        world.failed_deliveries().list(&name("local"), false, 10, None).await.unwrap().items.pop()
+        world
+            .failed_deliveries()
+            .list(&name("local"), FailureFilter::Failed, 10, None)
+            .await
+            .unwrap()
+            .items
+            .pop()
     })
     .await;
     assert_eq!(failure.event_type.unwrap().len(), 1_000);
@@ -195,7 +215,7 @@ async fn while_slack_is_down_messages_go_back_to_the_queue_and_no_alert_is_sent_
         failed_deliveries: store.failed_deliveries(),
         payloads: ledgerline_store::Payloads::new(store.clients.s3.clone(), &store.names.payload_bucket),
         slack: ledgerline_alert::Slack::new(store.clients.ssm.clone(), parameter.clone())
-            .with_patience(std::time::Duration::ZERO),
+            .with_total_timeout(std::time::Duration::ZERO),
         operator_tenant: name("ops"),
         ledger_flag: "--stage test".into(),
         metrics: ledgerline_ledger::telemetry::Metrics::silent(),
@@ -212,14 +232,20 @@ async fn while_slack_is_down_messages_go_back_to_the_queue_and_no_alert_is_sent_
     for _ in 0..2 {
         let answer = handler.handle(batch.clone()).await;
         assert_eq!(answer.batch_item_failures.len(), 3, "all go back while no alert can be sent");
-        let kept = store.failed_deliveries().list(&name("ops"), false, 10, None).await.unwrap().items;
+        let kept = store
+            .failed_deliveries()
+            .list(&name("ops"), FailureFilter::Failed, 10, None)
+            .await
+            .unwrap()
+            .items;
         assert_eq!(kept.len(), 3, "and all are kept, once");
         assert!(kept.iter().all(|failure| failure.alerted_at.is_none()));
     }
     assert!(handler.handle(batch.clone()).await.batch_item_failures.is_empty());
     assert!(handler.handle(batch).await.batch_item_failures.is_empty(), "a redelivery of what was told");
     assert_eq!(slack.messages.lock().unwrap().len(), 1);
-    let kept = store.failed_deliveries().list(&name("ops"), false, 10, None).await.unwrap().items;
+    let kept =
+        store.failed_deliveries().list(&name("ops"), FailureFilter::Failed, 10, None).await.unwrap().items;
     let large = kept.iter().find(|failure| failure.body_key.is_some()).unwrap();
     assert_eq!(large.whole_body(&handler.payloads).await.unwrap().len(), 500_000);
     store.embedded.stop().await;

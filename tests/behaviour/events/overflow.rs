@@ -135,7 +135,12 @@ async fn a_payload_once_written_is_never_replaced_and_never_mistaken_for_another
     emit("a").await.unwrap();
     emit("a").await.unwrap();
     let refused = emit("b").await.unwrap_err();
-    assert!(refused.to_string().starts_with("eventId: e-1 has a payload of other content"), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .starts_with("eventId: event id e-1 is already used by an event with other content"),
+        "{refused}"
+    );
     let (_, event) = travelled(&world).await;
     assert_eq!(event.properties["output"].as_str().unwrap().as_bytes()[0], b'a');
 

@@ -1,8 +1,8 @@
-//! The saver's side of the handshake, against drainers that move at every moment between two
-//! of its requests: whatever is acknowledged is seen by every drainer.
+//! The saver's side of the watermark handshake: every drainer sees every event that the saver acknowledges, whatever the
+//! drainers do between two requests of the saver.
 //!
-//! The drainers here are as small as the protocol allows: publish a horizon, then read
-//! what lies after the cursor, then move the cursor to the horizon; the same for the late lane.
+//! The drainers here are as small as the protocol allows: announce a watermark, then read what lies after the cursor, then
+//! move the cursor to the watermark. They do the same for the late arrivals, with a watermark and a cursor of their own.
 
 use std::{
     collections::BTreeSet,
@@ -22,19 +22,19 @@ use ledgerline_store::keys;
 use ledgerline_test_support::{Store, admitted, at, event, seeds, text};
 
 const TIME: u64 = 1_767_453_739_000;
-/// Events, horizons and stamps all fall within this many milliseconds, so that they cross often.
+/// All events, watermarks and stamps fall within this many milliseconds, so that they often pass each other.
 const SPAN: u64 = 40;
 
 /// One drainer of one tenant.
 struct Drainer {
     id: &'static str,
     tenant: String,
-    horizon: Option<String>,
-    published: bool,
+    watermark: Option<String>,
+    announced: bool,
     cursor: String,
-    lane_horizon: u64,
-    lane_published: bool,
-    lane_cursor: String,
+    late_watermark: u64,
+    late_announced: bool,
+    late_cursor: String,
     seen: BTreeSet<String>,
 }
 
@@ -43,39 +43,39 @@ impl Drainer {
         Self {
             id,
             tenant: tenant.into(),
-            horizon: None,
-            published: false,
+            watermark: None,
+            announced: false,
             cursor: String::new(),
-            lane_horizon: 0,
-            lane_published: false,
-            lane_cursor: String::new(),
+            late_watermark: 0,
+            late_announced: false,
+            late_cursor: String::new(),
             seen: BTreeSet::new(),
         }
     }
 
-    /// One request: publish or read, on the main line or in the late lane.
+    /// One request: announces or reads, in the time line or among the late arrivals.
     async fn step(&mut self, random: &mut fastrand::Rng, clients: &Clients, names: &Names) {
-        match (random.bool(), self.published, self.lane_published) {
+        match (random.bool(), self.announced, self.late_announced) {
             (true, false, _) => {
-                let horizon = format!("TIMESTAMP#{}", TIME + random.u64(..SPAN));
-                if self.horizon.as_ref().is_none_or(|current| *current < horizon) {
-                    self.horizon = Some(horizon);
+                let watermark = format!("TIMESTAMP#{}", TIME + random.u64(..SPAN));
+                if self.watermark.as_ref().is_none_or(|current| *current < watermark) {
+                    self.watermark = Some(watermark);
                 }
-                self.publish(clients, names).await;
-                self.published = true;
+                self.announce(clients, names).await;
+                self.announced = true;
             }
             (true, true, _) => self.read(clients, names).await,
             (false, _, false) => {
-                // The lane always moves on, so that it often overtakes a stamp just chosen.
-                self.lane_horizon = self.lane_horizon.max(TIME + SPAN) + random.u64(1..SPAN / 4);
-                self.publish(clients, names).await;
-                self.lane_published = true;
+                // The late watermark always rises, so that it often passes a stamp that the saver has just chosen.
+                self.late_watermark = self.late_watermark.max(TIME + SPAN) + random.u64(1..SPAN / 4);
+                self.announce(clients, names).await;
+                self.late_announced = true;
             }
-            (false, _, true) => self.read_lane(clients, names).await,
+            (false, _, true) => self.read_late_arrivals(clients, names).await,
         }
     }
 
-    async fn publish(&self, clients: &Clients, names: &Names) {
+    async fn announce(&self, clients: &Clients, names: &Names) {
         let key = keys::drain(&self.tenant, self.id);
         let mut put = clients
             .dynamo
@@ -83,11 +83,11 @@ impl Drainer {
             .table_name(&names.control_table)
             .item("PK", text(&key.pk))
             .item("SK", text(&key.sk));
-        if let Some(horizon) = &self.horizon {
-            put = put.item("horizon", text(horizon));
+        if let Some(watermark) = &self.watermark {
+            put = put.item("horizon", text(watermark));
         }
-        if self.lane_horizon > 0 {
-            put = put.item("laneHorizon", AttributeValue::N(self.lane_horizon.to_string()));
+        if self.late_watermark > 0 {
+            put = put.item("laneHorizon", AttributeValue::N(self.late_watermark.to_string()));
         }
         put.send().await.unwrap();
     }
@@ -95,19 +95,19 @@ impl Drainer {
     async fn read(&mut self, clients: &Clients, names: &Names) {
         let pk = format!("TENANT#{}", self.tenant);
         self.seen.extend(sort_keys(clients, &names.events_table, &pk, &self.cursor).await);
-        self.cursor = self.cursor.clone().max(self.horizon.clone().unwrap_or_default());
-        self.published = false;
+        self.cursor = self.cursor.clone().max(self.watermark.clone().unwrap_or_default());
+        self.announced = false;
     }
 
-    async fn read_lane(&mut self, clients: &Clients, names: &Names) {
-        let pk = keys::late_lane(&self.tenant);
-        for pointer in sort_keys(clients, &names.control_table, &pk, &self.lane_cursor).await {
+    async fn read_late_arrivals(&mut self, clients: &Clients, names: &Names) {
+        let pk = keys::late_arrivals(&self.tenant);
+        for pointer in sort_keys(clients, &names.control_table, &pk, &self.late_cursor).await {
             let (_, sk) = keys::parse_late_pointer(&pointer).unwrap();
             self.seen.insert(sk.to_owned());
         }
-        // Everything with a stamp up to the horizon is behind the cursor now.
-        self.lane_cursor = self.lane_cursor.clone().max(format!("{}$", self.lane_horizon));
-        self.lane_published = false;
+        // The cursor passes everything with a stamp up to the late watermark.
+        self.late_cursor = self.late_cursor.clone().max(format!("{}$", self.late_watermark));
+        self.late_announced = false;
     }
 }
 
@@ -123,27 +123,28 @@ async fn sort_keys(clients: &Clients, table: &str, pk: &str, after: &str) -> Vec
     answer.items().iter().map(|item| item["SK"].as_s().unwrap().clone()).collect()
 }
 
-/// The drainers of one history, and the chance that moves them.
-struct Scene {
+/// The drainers of one history, and the random numbers that decide what they do.
+struct History {
     random: fastrand::Rng,
     drainers: Vec<Drainer>,
     clients: Clients,
     names: Names,
 }
 
+/// Lets the drainers act between the requests of the saver.
 #[derive(Default)]
-struct Stage {
-    scene: tokio::sync::Mutex<Option<Scene>>,
+struct Interleaver {
+    history: tokio::sync::Mutex<Option<History>>,
     /// Set while drainers make requests of their own.
     drainers_act: AtomicBool,
     faults: Mutex<Option<fastrand::Rng>>,
 }
 
-impl Stage {
+impl Interleaver {
     fn interceptor(self: Arc<Self>) -> Interceptor {
         Arc::new(move |call, moment| {
-            let stage = self.clone();
-            Box::pin(async move { stage.between(call, moment).await }) as BoxFuture<'static, Verdict>
+            let interleaver = self.clone();
+            Box::pin(async move { interleaver.between(call, moment).await }) as BoxFuture<'static, Verdict>
         })
     }
 
@@ -152,13 +153,13 @@ impl Stage {
         if self.drainers_act.load(Ordering::SeqCst) {
             return Verdict::Proceed;
         }
-        if let Ok(mut scene) = self.scene.try_lock()
-            && let Some(scene) = scene.as_mut()
+        if let Ok(mut history) = self.history.try_lock()
+            && let Some(history) = history.as_mut()
         {
             self.drainers_act.store(true, Ordering::SeqCst);
-            for _ in 0..scene.random.usize(..7) {
-                let which = scene.random.usize(..scene.drainers.len());
-                scene.drainers[which].step(&mut scene.random, &scene.clients, &scene.names).await;
+            for _ in 0..history.random.usize(..7) {
+                let which = history.random.usize(..history.drainers.len());
+                history.drainers[which].step(&mut history.random, &history.clients, &history.names).await;
             }
             self.drainers_act.store(false, Ordering::SeqCst);
         }
@@ -173,19 +174,19 @@ impl Stage {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_acknowledged_event_is_seen_by_every_drainer() {
-    let stage = Arc::new(Stage::default());
-    let store = Store::start(Some(stage.clone().interceptor())).await;
+    let interleaver = Arc::new(Interleaver::default());
+    let store = Store::start(Some(interleaver.clone().interceptor())).await;
     for seed in seeds(400) {
         let mut random = fastrand::Rng::with_seed(seed);
         let tenant = format!("t-{seed}");
         let drainers = vec![Drainer::new("jobs", &tenant), Drainer::new("workflow_runner", &tenant)];
-        *stage.scene.lock().await = Some(Scene {
+        *interleaver.history.lock().await = Some(History {
             random: random.fork(),
             drainers,
             clients: store.clients.clone(),
             names: store.names.clone(),
         });
-        *stage.faults.lock().unwrap() = Some(random.fork());
+        *interleaver.faults.lock().unwrap() = Some(random.fork());
 
         let mut acknowledged = BTreeSet::new();
         let saver = store.saver();
@@ -208,12 +209,12 @@ async fn every_acknowledged_event_is_seen_by_every_drainer() {
             }
         }
 
-        *stage.faults.lock().unwrap() = None;
-        let Scene { drainers, clients, names, .. } = stage.scene.lock().await.take().unwrap();
+        *interleaver.faults.lock().unwrap() = None;
+        let History { drainers, clients, names, .. } = interleaver.history.lock().await.take().unwrap();
         for mut drainer in drainers {
-            // A pass may be under way: its horizon was published before, so it reads now.
+            // A drainer may be between its announcement and its read: it reads now.
             drainer.read(&clients, &names).await;
-            drainer.read_lane(&clients, &names).await;
+            drainer.read_late_arrivals(&clients, &names).await;
             let missed: Vec<_> = acknowledged.difference(&drainer.seen).collect();
             assert!(missed.is_empty(), "seed {seed}: {} never saw {missed:?}", drainer.id);
             for sk in &drainer.seen {
@@ -225,7 +226,7 @@ async fn every_acknowledged_event_is_seen_by_every_drainer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_below_a_horizon_has_a_pointer_above_every_lane_horizon() {
+async fn an_event_below_a_watermark_has_a_pointer_above_every_late_watermark() {
     let store = Store::start(None).await;
     for seed in seeds(150) {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -233,12 +234,12 @@ async fn an_event_below_a_horizon_has_a_pointer_above_every_lane_horizon() {
         let mut drainers = vec![Drainer::new("jobs", &tenant), Drainer::new("workflow_runner", &tenant)];
         for drainer in &mut drainers {
             if random.bool() {
-                drainer.horizon = Some(format!("TIMESTAMP#{}", TIME + random.u64(..SPAN)));
+                drainer.watermark = Some(format!("TIMESTAMP#{}", TIME + random.u64(..SPAN)));
             }
             if random.bool() {
-                drainer.lane_horizon = TIME + random.u64(..3 * SPAN);
+                drainer.late_watermark = TIME + random.u64(..3 * SPAN);
             }
-            drainer.publish(&store.clients, &store.names).await;
+            drainer.announce(&store.clients, &store.names).await;
         }
         let events: Vec<_> = (0..5)
             .map(|n| admitted(event(&tenant, &format!("e-{n}"), at(TIME + random.u64(..SPAN)))))
@@ -247,15 +248,15 @@ async fn an_event_below_a_horizon_has_a_pointer_above_every_lane_horizon() {
         assert!(answers.iter().all(Result::is_ok), "seed {seed}: {answers:?}");
 
         let pointers =
-            sort_keys(&store.clients, &store.names.control_table, &keys::late_lane(&tenant), "").await;
-        let highest_lane = drainers.iter().map(|drainer| drainer.lane_horizon).max().unwrap_or(0);
+            sort_keys(&store.clients, &store.names.control_table, &keys::late_arrivals(&tenant), "").await;
+        let highest_late_watermark = drainers.iter().map(|drainer| drainer.late_watermark).max().unwrap_or(0);
         for sent in &events {
             let below = drainers
                 .iter()
-                .any(|d| d.horizon.as_deref().is_some_and(|horizon| sent.keys.sk() <= horizon));
+                .any(|d| d.watermark.as_deref().is_some_and(|watermark| sent.keys.sk() <= watermark));
             let pointed = pointers.iter().any(|pointer| {
                 let (stamp, sk) = keys::parse_late_pointer(pointer).unwrap();
-                sk == sent.keys.sk() && stamp.get() > highest_lane
+                sk == sent.keys.sk() && stamp.get() > highest_late_watermark
             });
             assert_eq!(below, pointed, "seed {seed}: {}", sent.keys.sk());
         }

@@ -99,7 +99,7 @@ async fn a_run_that_cannot_be_written_fails_with_the_reason_and_its_messages_do_
         let visited = ledger.run_all(&runner).await;
         assert!(visited.len() <= 1, "one message each time: {visited:?}");
         visits += visited.len();
-        if let Some(Visited::Failed(reason)) = visited.first() {
+        if let Some(Visited::RetryScheduled(reason)) = visited.first() {
             assert!(reason.contains("ValidationException"), "{reason}");
             pauses.push(record().await.alarm_at().unwrap().get() - ledger.now().get());
         }
@@ -143,7 +143,7 @@ async fn an_outage_of_the_bus_ends_no_run_however_long_it_lasts() {
     down.store(true, Ordering::SeqCst);
     for _ in 0..12 {
         let visited = ledger.run_all(&runner).await;
-        assert!(matches!(visited[..], [Visited::Failed(_)]), "{visited:?}");
+        assert!(matches!(visited[..], [Visited::RetryScheduled(_)]), "{visited:?}");
         ledger.advance(300_000);
     }
     down.store(false, Ordering::SeqCst);
@@ -182,7 +182,7 @@ async fn a_failed_visit_enqueues_no_message_while_one_for_a_timer_is_under_way()
     let event = serde_json::from_value(json!({ "event": "go" })).unwrap();
     ledger.stage.events.send_event(&ledger.emitter(TENANT), event, None).await.unwrap();
     let visited = ledger.run_all(&runner).await;
-    assert!(matches!(visited[..], [Visited::Failed(_)]), "{visited:?}");
+    assert!(matches!(visited[..], [Visited::RetryScheduled(_)]), "{visited:?}");
     down.store(false, Ordering::SeqCst);
     ledger.advance(10_000);
     assert_eq!(ledger.run_all(&runner).await, [Visited::Ended], "one message, that of the timer");
@@ -210,7 +210,9 @@ async fn a_visit_that_fails_for_a_while_is_repeated_by_one_message_and_then_goes
     down.store(true, Ordering::SeqCst);
     for _ in 0..200 {
         let visited = ledger.run_all(&runner).await;
-        assert!(visited.len() <= 1 && visited.iter().all(|visited| matches!(visited, Visited::Failed(_))));
+        assert!(
+            visited.len() <= 1 && visited.iter().all(|visited| matches!(visited, Visited::RetryScheduled(_)))
+        );
         ledger.stage.run_sweep.sweep_runs().await.unwrap();
         ledger.advance(10_000);
     }

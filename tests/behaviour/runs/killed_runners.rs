@@ -124,7 +124,7 @@ async fn pay(ledger: &Ledger) {
     ledger.stage.events.send_event(&ledger.emitter(TENANT), event.unwrap(), None).await.unwrap();
 }
 
-/// One run whose runner dies at `point` of its visit number `visit`. Answers whether there was such a point.
+/// One run whose runner dies at `point` of its visit number `visit`. Returns whether there was such a point.
 async fn dies_at(point: usize, visit: usize) -> bool {
     let death =
         Arc::new(Death { at: AtomicUsize::new(NEVER), seen: AtomicUsize::new(0), died: Notify::new() });

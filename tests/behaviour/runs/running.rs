@@ -253,7 +253,7 @@ async fn a_run_that_kills_its_runners_is_given_up() {
     let ledger = Ledger::on_one_clock(None).await;
     let run_id = ledger.start_run("ten", json!(1)).await;
     for _ in 0..10 {
-        // Taken, and never heard of again.
+        // A runner takes the run and dies.
         let taken = ledger
             .stage
             .runs

@@ -1,4 +1,4 @@
-//! What is wrong with a run, or with what is to become of it, over HTTP.
+//! How the API answers wrong requests about runs: to start, append to, read or cancel one.
 
 use reqwest::Method;
 use serde_json::{Value, json};

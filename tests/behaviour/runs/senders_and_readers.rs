@@ -12,7 +12,7 @@ use futures::FutureExt;
 use ledgerline_embedded::{Interceptor, Moment, Verdict};
 use ledgerline_event::{Millis, RunState};
 use ledgerline_ledger::Emitter;
-use ledgerline_runs::EventSubmission;
+use ledgerline_runs::{EventSubmission, SendingRun};
 use ledgerline_store::keys;
 use ledgerline_workflow::{Ctx, Error, Visited, Workflows, all, first};
 use serde_json::{Value, json};
@@ -99,7 +99,12 @@ async fn send_as(ledger: &Ledger, emitter: &Emitter, event_id: &str, event: &str
     let event = json!({ "event": event, "data": event_id, "match": matched });
     let event: EventSubmission = serde_json::from_value(event).unwrap();
     let from = name("sender");
-    ledger.stage.events.send_event(emitter, event, Some((&from, name(event_id)))).await.unwrap();
+    ledger
+        .stage
+        .events
+        .send_event(emitter, event, Some(SendingRun { run_id: &from, event_id: name(event_id) }))
+        .await
+        .unwrap();
 }
 
 /// A ledger in which all senders keep the order, and a look goes on where the last one ended.
@@ -407,7 +412,7 @@ async fn past_events_that_one_visit_could_not_read_for_a_wait_are_read_by_the_ne
         }
         down.store(true, Ordering::SeqCst);
         let visited = ledger.run_all(&runner).await;
-        assert!(visited.iter().any(|visited| matches!(visited, Visited::Failed(_))), "{visited:?}");
+        assert!(visited.iter().any(|visited| matches!(visited, Visited::RetryScheduled(_))), "{visited:?}");
         down.store(false, Ordering::SeqCst);
         ledger.advance(6_000);
         ledger.run_all(&runner).await;

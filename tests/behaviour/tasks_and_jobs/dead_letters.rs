@@ -1,4 +1,5 @@
-//! Tasks on the dead-letter queue: what could not be run ends, what is being run goes back, and what is no task stays.
+//! Messages on the dead-letter queue of tasks: a task that no worker could run ends, a task that runs goes back to the task
+//! queue, and a message that is no task stays.
 
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use ledgerline_embedded::Receive;
@@ -17,7 +18,7 @@ fn handler(ledger: &Ledger) -> Handler {
     Handler { stage: ledger.stage.clone(), metrics: Metrics::silent(), clock: ledger.clock() }
 }
 
-/// A batch as Lambda hands it over; the message ids are the positions.
+/// A batch as Lambda sends it; the message ids are the positions.
 fn batch(bodies: &[&str]) -> SqsEvent {
     let records = bodies.iter().enumerate().map(|(position, body)| {
         let mut record = SqsMessage::default();
@@ -44,7 +45,7 @@ fn dead_letters(ledger: &Ledger) -> Vec<String> {
     messages.into_iter().map(|message| message.body).collect()
 }
 
-const NOBODY_GOES_BACK: [String; 0] = [];
+const NO_FAILED_MESSAGES: [String; 0] = [];
 
 #[tokio::test]
 async fn a_task_whose_attempts_are_used_up_fails_as_a_dead_letter_and_so_does_its_job() {
@@ -65,8 +66,8 @@ async fn a_task_whose_attempts_are_used_up_fails_as_a_dead_letter_and_so_does_it
     let [body] = &dead_letters(&ledger)[..] else { panic!("one dead letter") };
     assert_eq!(*body, received.body);
     // A message may come twice.
-    assert_eq!(handle(&ledger, &[body, body]).await, NOBODY_GOES_BACK);
-    assert_eq!(handle(&ledger, &[body]).await, NOBODY_GOES_BACK);
+    assert_eq!(handle(&ledger, &[body, body]).await, NO_FAILED_MESSAGES);
+    assert_eq!(handle(&ledger, &[body]).await, NO_FAILED_MESSAGES);
     ledger.settle("t").await;
     let [failed] = &ledger.events("t", "Task Failed").await[..] else { panic!("one end") };
     assert_eq!(
@@ -88,7 +89,7 @@ async fn a_task_that_no_worker_ever_took_fails_too_and_says_so() {
     let ledger = Ledger::start().await;
     ledger.submit_task("t", json!({ "name": "nobody-runs-it", "requestId": "req-1" })).await;
     let received = ledger.next_message().unwrap();
-    assert_eq!(handle(&ledger, &[&received.body]).await, NOBODY_GOES_BACK);
+    assert_eq!(handle(&ledger, &[&received.body]).await, NO_FAILED_MESSAGES);
     let [failed] = &ledger.events("t", "Task Failed").await[..] else { panic!("one end") };
     assert_eq!((&failed.properties["retryCount"], &failed.properties["source"]), (&json!(0), &json!("dlq")));
     assert_eq!(failed.properties["error"], "delivered again and again, and no worker took it");
@@ -100,7 +101,7 @@ async fn a_dead_letter_of_a_running_task_goes_back_to_the_task_queue_until_its_l
     let ledger = Ledger::start().await;
     ledger.submit_task("t", json!({ "name": "slow", "requestId": "req-1" })).await;
     let Held { lease, received } = ledger.take_all().await.pop().unwrap();
-    assert_eq!(handle(&ledger, &[&received.body]).await, NOBODY_GOES_BACK);
+    assert_eq!(handle(&ledger, &[&received.body]).await, NO_FAILED_MESSAGES);
     let tasks = ledger.store.embedded.queues().counts(&ledger.store.names.task_queue).unwrap();
     assert_eq!((tasks.delayed, tasks.visible), (1, 0));
     assert!(ledger.events("t", "Task Failed").await.is_empty());
@@ -112,7 +113,7 @@ async fn a_dead_letter_of_a_running_task_goes_back_to_the_task_queue_until_its_l
     ledger.submit_task("t", json!({ "name": "slow", "requestId": "req-2" })).await;
     let Held { received, .. } = ledger.take_all().await.pop().unwrap();
     ledger.advance(91_000);
-    assert_eq!(handle(&ledger, &[&received.body]).await, NOBODY_GOES_BACK);
+    assert_eq!(handle(&ledger, &[&received.body]).await, NO_FAILED_MESSAGES);
     let [failed] = &ledger.events("t", "Task Failed").await[..] else { panic!("one end") };
     assert_eq!(failed.properties["error"], "its worker was gone before it ended, each time");
     assert_eq!(failed.properties["retryCount"], 1);
@@ -124,7 +125,7 @@ async fn a_dead_letter_of_an_ended_task_is_dropped() {
     ledger.submit_task("t", json!({ "name": "quick", "requestId": "req-1" })).await;
     let held = ledger.take_all().await.pop().unwrap();
     ledger.complete(&held, json!(1)).await;
-    assert_eq!(handle(&ledger, &[&held.received.body]).await, NOBODY_GOES_BACK);
+    assert_eq!(handle(&ledger, &[&held.received.body]).await, NO_FAILED_MESSAGES);
     assert!(ledger.events("t", "Task Failed").await.is_empty());
     assert!(ledger.next_message().is_none());
 }

@@ -3,6 +3,7 @@
 use ledgerline_event::{JobState, catalogue::TaskState};
 use ledgerline_jobs::Acquisition;
 use ledgerline_outbox::ComponentError;
+use ledgerline_verify::Mode;
 use serde_json::{Value, json};
 
 use ledgerline_test_support::{Ledger, event, name};
@@ -68,7 +69,7 @@ async fn ends_that_arrive_before_their_job_count_as_soon_as_it_is_created() {
     assert_eq!(ledger.work_off("t").await, ["job-1:c"]);
     assert_eq!(ledger.job("t", "job-1").await.job.state, JobState::Completed);
     ledger.advance(3_600_000);
-    let verified = Box::pin(ledger.stage.verify.verify(&name("t"), false, &mut |_| {})).await.unwrap();
+    let verified = Box::pin(ledger.stage.verify.verify(&name("t"), Mode::Report, &mut |_| {})).await.unwrap();
     assert!(verified.differences.is_empty(), "{:?}", verified.differences);
 }
 
@@ -86,7 +87,7 @@ async fn an_end_of_a_task_that_waits_for_its_parents_is_its_end() {
 #[tokio::test]
 async fn an_end_of_an_invented_generation_before_its_job_is_no_end() {
     let ledger = Ledger::start().await;
-    let emitter = ledger.emitter("t").within(|origin| origin.context.generation = Some(7));
+    let emitter = ledger.emitter("t").with_scope(|scope| scope.context.generation = Some(7));
     let end = json!({"requestId": "job-1:a", "jobId": "job-1", "output": 1, "durationMs": 1, "exitCode": 0});
     emitter.event("Task Completed").entity("TASK", "job-1:a").properties(end).emit().await.unwrap();
     ledger.settle("t").await;

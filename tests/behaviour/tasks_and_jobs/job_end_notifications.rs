@@ -1,4 +1,4 @@
-//! Producers hear of the ends of their jobs by a rule on the bus: the one of the docs.
+//! A rule on the bus, as the docs show it, notifies producers of the ends of their jobs.
 
 use std::{collections::BTreeMap, fs};
 
@@ -39,23 +39,23 @@ async fn subscribe(world: &World, queue: &str) -> String {
     url
 }
 
-/// Takes messages until there are so many: event type and job.
-async fn heard(world: &World, url: &str, count: usize) -> BTreeMap<(String, String), Value> {
-    let mut heard = BTreeMap::new();
-    while heard.len() < count {
+/// Receives `count` messages; returns the event type and the job of each.
+async fn received(world: &World, url: &str, count: usize) -> BTreeMap<(String, String), Value> {
+    let mut received = BTreeMap::new();
+    while received.len() < count {
         let receive = world.clients().sqs.receive_message().queue_url(url);
         let answer = receive.max_number_of_messages(10).wait_time_seconds(20).send().await.unwrap();
         let messages = answer.messages.unwrap_or_default();
-        assert!(!messages.is_empty(), "only {heard:?}");
+        assert!(!messages.is_empty(), "only {received:?}");
         for message in messages {
             let event: Value = serde_json::from_str(&message.body.unwrap()).unwrap();
             assert_eq!(event["detail-type"], "log-event");
             let text = |field: &str| event["detail"][field].as_str().unwrap().to_owned();
             let key = (text("eventType"), text("entityId"));
-            assert_eq!(heard.insert(key, event["detail"].clone()), None, "each once");
+            assert_eq!(received.insert(key, event["detail"].clone()), None, "each once");
         }
     }
-    heard
+    received
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,11 +87,11 @@ async fn a_rule_on_the_event_type_tells_a_producer_how_its_jobs_ended_and_nothin
         .await;
     }
 
-    let heard = heard(&world, &url, 2).await;
-    let kinds: Vec<_> = heard.keys().map(|(kind, job)| (kind.as_str(), job.as_str())).collect();
+    let received = received(&world, &url, 2).await;
+    let kinds: Vec<_> = received.keys().map(|(kind, job)| (kind.as_str(), job.as_str())).collect();
     assert_eq!(kinds, [("Job Completed", "good"), ("Job Failure Detected", "bad")]);
-    assert!(heard.values().all(|detail| detail["tenantId"] == "acme"));
-    let failed = &heard[&("Job Failure Detected".to_owned(), "bad".to_owned())]["properties"];
+    assert!(received.values().all(|detail| detail["tenantId"] == "acme"));
+    let failed = &received[&("Job Failure Detected".to_owned(), "bad".to_owned())]["properties"];
     assert_eq!(failed["failedTaskId"], "a");
     assert_eq!(failed["taskStatuses"], json!({"a": "failed", "b": null}));
     let counts = world.local.embedded.queues().counts("acme-jobs-ended").unwrap();

@@ -174,7 +174,7 @@ async fn a_task_that_is_added_to_a_finished_parent_starts_and_one_added_in_the_s
     assert_eq!(ids(&children), ["b"]);
     assert_eq!(children[0].lease.message.input.as_ref().unwrap()["dependencyOutputs"], json!({"a": 1}));
 
-    // At once: the end of the parent and the addition, each told to the ledger in either order.
+    // The parent ends and tasks are added at once; the ledger gets the two events in either order.
     for n in 0..50 {
         let parent = format!("p{n}");
         add("job-1", json!([task(&parent, &[])])).await.unwrap();
@@ -349,7 +349,7 @@ async fn an_end_that_does_not_say_its_job_and_one_of_an_invented_generation() {
     ledger.submit_job("t", "job-1", tasks).await;
     ledger.settle("t").await;
     let end = |generation: Option<u32>| {
-        let emitter = ledger.emitter("t").within(|origin| origin.context.generation = generation);
+        let emitter = ledger.emitter("t").with_scope(|scope| scope.context.generation = generation);
         let completed = json!({"requestId": "job-1:a", "output": 1, "durationMs": 1, "exitCode": 0});
         emitter.event("Task Completed").entity("TASK", "job-1:a").properties(completed).emit()
     };

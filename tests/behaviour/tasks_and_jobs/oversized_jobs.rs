@@ -110,7 +110,7 @@ async fn many_tasks_with_large_inputs_are_added_at_once_and_nodes_of_the_version
         json!([{"taskId": "gate", "name": "x"}, {"taskId": "old", "name": "x", "dependsOn": ["gate"]}]);
     ledger.submit_job("t", "job-1", tasks).await;
     ledger.settle("t").await;
-    // As the version before put it: its input is inside.
+    // As versions before 0.1.0 put it: with its input inside.
     let key = keys::job_node("t", "job-1", "old");
     let mut node: Value = ledger.store.control().get(&key).await.unwrap().unwrap();
     node["input"] = json!(json!({"text": text}).to_string());

@@ -1,5 +1,5 @@
-//! Running tasks, looked at each minute: what the ledger and people hear of them, and what becomes of those whose worker is
-//! gone.
+//! The check of running tasks each minute: the events and alerts that it sends, and what happens to tasks whose worker has
+//! died.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ use ledgerline_test_support::{
 
 const MINUTE: u64 = 60_000;
 
-/// A ledger that is looked at, and a Slack that hears of it.
+/// A ledger whose tasks are checked, and the Slack that gets the alerts.
 struct Watch {
     ledger: Ledger,
     slack: Slack,
@@ -79,7 +79,7 @@ impl Watch {
         std::mem::take(&mut self.slack.messages.lock().unwrap())
     }
 
-    /// A task that a worker has begun, and that it holds for so long.
+    /// Has a worker begin a task and hold it by a lease of this length.
     async fn running(&self, tenant: &str, id: &str, lease: Duration) -> TaskLease {
         self.ledger.submit_task(tenant, json!({ "name": "scrape-store", "requestId": id })).await;
         self.ledger.settle(tenant).await;
@@ -437,7 +437,7 @@ async fn a_health_check_that_is_killed_among_the_tasks_without_a_worker_continue
         watch.running(tenant, "req-1", LONG).await;
     }
     // A check without a place begins anywhere.
-    let (key, control) = (keys::sweep_place("HEALTH"), watch.ledger.store.control());
+    let (key, control) = (keys::sweep_record("HEALTH"), watch.ledger.store.control());
     control.put(&key, &json!({"after": "f"})).unwrap().send().await.unwrap();
     let stage = watch.ledger.stage.clone();
     let check =

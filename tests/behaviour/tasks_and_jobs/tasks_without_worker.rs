@@ -10,6 +10,7 @@ use ledgerline_event::Name;
 use ledgerline_jobs::{Acquisition, TaskMessage, TaskSubmission, Thresholds};
 use ledgerline_outbox::ComponentError;
 use ledgerline_store::keys;
+use ledgerline_verify::Mode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -81,7 +82,7 @@ async fn a_task_that_a_worker_took_meanwhile_is_not_enqueued_again() {
     let ledger = Ledger::start().await;
     four_tasks(&ledger, 0).await;
     ledger.advance(10 * DAY);
-    // A worker has taken them all, and the ledger has not heard of it: the row still says that they wait.
+    // A worker has taken them all, and its events are not in the ledger: the rows still say that they wait.
     let held = ledger.take_all().await;
     assert_eq!(held.len(), 4);
     assert_eq!(ledger.enqueued_again().await, 0);
@@ -250,7 +251,7 @@ async fn a_task_waits_for_longer_than_its_events_are_kept_and_goes_after_its_end
         assert_eq!(ledger.enqueued_again().await, 4, "round {round}");
     }
     // Its events are gone, and its row is right all the same.
-    let verified = ledger.stage.verify.verify(&name("t"), true, &mut |_| {}).await.unwrap();
+    let verified = ledger.stage.verify.verify(&name("t"), Mode::Rebuild, &mut |_| {}).await.unwrap();
     let of_tasks = verified.differences.iter().filter(|found| found.entity_type == "TASK").count();
     assert_eq!(of_tasks, 0, "{:#?}", verified.differences);
     let held = ledger.take_all().await;

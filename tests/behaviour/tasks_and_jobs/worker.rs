@@ -67,7 +67,7 @@ async fn options(world: &World, file: &std::path::Path) -> WorkerOptions {
         queue_url: QueueUrls::find(&world.clients().sqs, &world.local.names).await.unwrap().tasks,
         config: Config::read(file).unwrap(),
         grace: Duration::ZERO,
-        once: false,
+        until_idle: false,
         clock: system_clock(),
     }
 }
@@ -226,7 +226,8 @@ async fn a_worker_that_is_stopped_gives_its_tasks_back_and_another_runs_them_at_
 
     // The attempt that was given back does not count: the only one that it may have is still there.
     let (_stop, stopped) = watch::channel(Stop::No);
-    ledgerline_worker::run(WorkerOptions { once: true, ..options(&world, &second).await }, stopped).await;
+    ledgerline_worker::run(WorkerOptions { until_idle: true, ..options(&world, &second).await }, stopped)
+        .await;
     let completed = awaited(&world, &task, "Task Completed").await;
     assert_eq!(completed.context.attempt, Some(2));
     queue_is_empty(&world).await;

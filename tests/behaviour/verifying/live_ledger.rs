@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ledgerline_event::Event;
 use ledgerline_ledger::Saver;
 use ledgerline_store::keys::{self, ControlKey};
-use ledgerline_verify::Standing;
+use ledgerline_verify::{Mode, Standing};
 use serde_json::json;
 
 use super::{
@@ -22,7 +22,7 @@ async fn events_that_the_drainer_has_not_passed_are_not_settled_and_no_differenc
     emit(&ledger, "Task Heartbeat", "runs", json!({"requestId": "runs", "workerId": "w-1"})).await;
     ledger.deliver().await;
     ledger.advance(600_000);
-    let verified = verify(&ledger, true).await;
+    let verified = verify(&ledger, Mode::Rebuild).await;
     let expected = [
         ("new", "job-tasks", Standing::NotSettled),
         ("runs", "row-different", Standing::NotSettled),
@@ -38,15 +38,15 @@ async fn events_that_the_drainer_has_not_passed_are_not_settled_and_no_differenc
     let before = stored(&ledger, &row("runs")).await["history"].as_str().unwrap().to_owned();
     set(&ledger, &row("runs"), "history", text(&before.replace("w-1", "w-2"))).await;
     delete(&ledger, &row("waits")).await;
-    let verified = verify(&ledger, false).await;
+    let verified = verify(&ledger, Mode::Report).await;
     let faults = verified.differences.iter().filter(|difference| difference.standing == Standing::Fault);
     let faults: Vec<_> = faults.map(|fault| (fault.entity_id.as_str(), fault.difference.as_str())).collect();
     assert_eq!(faults, [("runs", "row-different"), ("waits", "row-missing")]);
-    assert_eq!(verify(&ledger, true).await.count(Standing::Rebuilt), 2);
+    assert_eq!(verify(&ledger, Mode::Rebuild).await.count(Standing::Rebuilt), 2);
     let runs = ledger.stage.tasks.task(&name("t"), "runs").await.unwrap();
     assert_eq!(runs.worker_id.as_deref(), Some("w-1"));
     settle_all(&ledger, "t").await;
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
 }
 
 #[tokio::test]
@@ -69,11 +69,11 @@ async fn a_claim_of_a_moment_ago_is_under_way_and_one_that_never_arrives_is_a_di
             ("runs", "end-not-saved", standing),
         ]
     };
-    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::NotSettled));
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), expected(Standing::NotSettled));
     ledger.advance(600_000);
-    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Fault));
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), expected(Standing::Fault));
     settle_all(&ledger, "t").await;
-    assert_eq!(found(&verify(&ledger, true).await), expected(Standing::Fault)[3..]);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), expected(Standing::Fault)[3..]);
 }
 
 /// An event that comes when the drainer has long passed its time.
@@ -86,17 +86,17 @@ async fn save_late(ledger: &Ledger) {
 }
 
 #[tokio::test]
-async fn an_event_in_the_late_lane_is_not_settled_until_it_is_drained() {
+async fn a_late_arrival_is_not_settled_until_it_is_drained() {
     let ledger = some_work().await;
     save_late(&ledger).await;
     let not_settled = [("waits", "row-different", Standing::NotSettled)];
-    assert_eq!(found(&verify(&ledger, true).await), not_settled);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), not_settled);
     ledger.advance(600_000);
-    assert_eq!(found(&verify(&ledger, true).await), not_settled);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), not_settled);
     settle_all(&ledger, "t").await;
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     delete(&ledger, &row("waits")).await;
-    assert_eq!(found(&verify(&ledger, false).await), [("waits", "row-missing", Standing::Fault)]);
+    assert_eq!(found(&verify(&ledger, Mode::Report).await), [("waits", "row-missing", Standing::Fault)]);
 }
 
 #[tokio::test]
@@ -107,10 +107,10 @@ async fn a_late_arrival_without_a_pointer_is_not_settled_until_it_is_old() {
         control_rows(&ledger, "t").await.into_iter().find(|(pk, _, _)| pk.starts_with("LATE#")).unwrap();
     delete(&ledger, &ControlKey { pk: late.0, sk: late.1 }).await;
     let different = |standing| [("waits", "row-different", standing)];
-    assert_eq!(found(&verify(&ledger, false).await), different(Standing::NotSettled));
+    assert_eq!(found(&verify(&ledger, Mode::Report).await), different(Standing::NotSettled));
     ledger.advance(600_000);
-    assert_eq!(found(&verify(&ledger, true).await), different(Standing::Rebuilt));
-    agrees(&verify(&ledger, false).await);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), different(Standing::Rebuilt));
+    agrees(&verify(&ledger, Mode::Report).await);
 }
 
 #[tokio::test]
@@ -121,9 +121,9 @@ async fn an_event_that_calls_a_job_completed_may_be_ahead_of_its_record_for_a_mo
     draft.emit().await.unwrap();
     ledger.deliver().await;
     let difference = |standing| [("broken", "job-completion", standing)];
-    assert_eq!(found(&verify(&ledger, false).await), difference(Standing::NotSettled));
+    assert_eq!(found(&verify(&ledger, Mode::Report).await), difference(Standing::NotSettled));
     settle_all(&ledger, "t").await;
-    assert_eq!(found(&verify(&ledger, true).await), difference(Standing::Fault));
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), difference(Standing::Fault));
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn work_that_goes_on_while_it_is_compared_is_no_fault_and_nothing_of_it_is
     let comparing = async {
         let mut times = 0;
         loop {
-            let verified = verify(&ledger, true).await;
+            let verified = verify(&ledger, Mode::Rebuild).await;
             assert!(verified.agrees(), "{verified:#?}");
             assert_eq!(verified.count(Standing::Rebuilt), 0, "{verified:#?}");
             times += 1;
@@ -151,7 +151,7 @@ async fn work_that_goes_on_while_it_is_compared_is_no_fault_and_nothing_of_it_is
     let ((), times) = tokio::join!(working, comparing);
     assert!(times > 1);
     settle_all(&ledger, "t").await;
-    let verified = verify(&ledger, false).await;
+    let verified = verify(&ledger, Mode::Report).await;
     agrees(&verified);
     assert_eq!(verified.jobs, 7);
 }
@@ -181,7 +181,7 @@ async fn expired_records_are_no_difference() {
     ledger.advance(DAY - 1_000_000);
     save(task_event("evnt_3", "long", "Task Completed")).await;
     settle_all(&ledger, "t").await;
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
     // The first two expire, and one row with them, later.
     ledger.advance(DAY / 2);
     let events = scan(&store.clients, &store.names.events_table).await;
@@ -190,15 +190,15 @@ async fn expired_records_are_no_difference() {
         delete.key("PK", event["PK"].clone()).key("SK", event["SK"].clone()).send().await.unwrap();
     }
     let before = control_rows(&ledger, "t").await;
-    agrees(&verify(&ledger, true).await);
+    agrees(&verify(&ledger, Mode::Rebuild).await);
     assert_eq!(control_rows(&ledger, "t").await, before);
     // What is still in the ledger must be in the row, and what is made again loses nothing.
     let completed = stored(&ledger, &row("long")).await["history"].as_str().unwrap().to_owned();
     set(&ledger, &row("long"), "history", text(&completed.replace("Task Completed", "Task Failed"))).await;
-    assert_eq!(found(&verify(&ledger, true).await), [("long", "row-different", Standing::Rebuilt)]);
+    assert_eq!(found(&verify(&ledger, Mode::Rebuild).await), [("long", "row-different", Standing::Rebuilt)]);
     assert_eq!(
         ledger.stage.tasks.task(&name("t"), "long").await.unwrap().pending_at,
         Some(at(4_000_000_000_000))
     );
-    agrees(&verify(&ledger, false).await);
+    agrees(&verify(&ledger, Mode::Report).await);
 }

@@ -174,7 +174,7 @@ fn without_ids(text: &str) -> String {
     plain
 }
 
-/// What an actor hears.
+/// The answer that an actor gets.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Response(Response),

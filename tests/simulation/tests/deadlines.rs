@@ -245,5 +245,5 @@ async fn a_sender_hears_no_error_of_an_accepted_event_though_a_run_that_waits_is
     let sent = stage.events.send_event(&emitter, serde_json::from_value(event).unwrap(), None).await;
     assert!(sent.is_ok(), "{sent:?}");
     let calls = calls.load(Ordering::SeqCst);
-    assert!((2..=50).contains(&calls), "it was called {calls} times: patience within patience");
+    assert!((2..=50).contains(&calls), "the run was notified {calls} times: patience within patience");
 }

@@ -2,7 +2,7 @@
 //! started once per epoch, or parked, for every subscription that wants it.
 //!
 //! A history has some subscriptions, which may change, events that come late, twice and out of order, drainers and
-//! sweeps of several processes with clocks of their own, some of the version before, and rewinds. After some time the trouble ends;
+//! sweeps of several processes with clocks of their own, some of versions before 0.1.0, and rewinds. After some time the trouble ends;
 //! then marks, rounds and redeliveries alone must bring everything to rest.
 
 mod invariants;
@@ -22,7 +22,7 @@ use std::{
 
 use fastrand::Rng;
 use ledgerline_alert::{Answer, Post, Slack};
-use ledgerline_drains::{Drainers, NewSubscription, ParkedState};
+use ledgerline_drains::{CountEvents, Drainers, NewSubscription, ParkedState, RewindScope};
 use ledgerline_event::{Event, Name, ValidEvent, validate};
 use ledgerline_ledger::{Outcome, telemetry::Metrics};
 use ledgerline_outbox::QueueUrls;
@@ -36,7 +36,7 @@ use serde_json::json;
 use self::{
     invariants::{Ledger, check_rest},
     old_drainer::OldDrainer,
-    subscription_changes::{Change, Filter, Standing},
+    subscription_changes::{Change, Filter, SubscriptionState},
 };
 
 const TENANT: &str = "t";
@@ -61,11 +61,11 @@ struct Subscribed {
     id: Name,
     drainer: &'static str,
     wants: Wants,
-    /// Whether the drain stands before what it cannot start.
+    /// Whether the drainer halts on an event that it cannot start.
     halts: bool,
     /// Whether it stays as it is from the beginning to the end.
     steady: bool,
-    standing: Standing,
+    state: SubscriptionState,
     filter: Filter,
     /// The filters that it has had while it was enabled.
     had: Vec<Filter>,
@@ -75,9 +75,9 @@ struct Subscribed {
 }
 
 impl Subscribed {
-    /// Whether it wants an event as it stands now.
+    /// Whether it wants an event in its present state.
     fn matches(&self, event: &Event) -> bool {
-        self.standing == Standing::Enabled && self.wants.takes(self.filter, event)
+        self.state == SubscriptionState::Enabled && self.wants.takes(self.filter, event)
     }
 
     fn fails(&self, event: &Event) -> bool {
@@ -85,12 +85,12 @@ impl Subscribed {
     }
 }
 
-/// In a `storm` everything is a day late, so that the late lane is what it is all about.
+/// In a `storm` every event is a day late, so that drainers find all of them among the late arrivals.
 fn events(random: &mut Rng, storm: bool) -> Vec<ValidEvent> {
     let count = random.usize(3..14);
     (0..count)
         .map(|n| {
-            // Many within a few seconds around the beginning, where horizons and cursors are.
+            // Many within a few seconds around the beginning, where watermarks and cursors are.
             let time = match random.u8(..4) {
                 _ if storm => BEGINNING - DAY_MS + random.u64(..10_000),
                 0 => BEGINNING - random.u64(..DAY_MS),
@@ -202,7 +202,7 @@ async fn subscribe(stage: &Stage, random: &mut Rng, changing: bool) -> Vec<Subsc
             wants,
             halts,
             steady: subscribed.is_empty() || !changing || random.u8(..4) == 0,
-            standing: Standing::Enabled,
+            state: SubscriptionState::Enabled,
             filter: Filter::Own,
             had: vec![Filter::Own],
             interrupted: false,
@@ -268,10 +268,10 @@ async fn history(store: &Store, seed: u64) {
         marks_fail: faults.fail + faults.linger > 0.0 || faults.throttled.is_some(),
     };
     ledger.ordered &= !ledger.old_drainers;
-    // A drain that stands before an event for ever does not come to rest.
+    // A history in which a drainer is halted for ever does not come to rest.
     let registers = (halts || random.u8(..4) != 0).then(|| random.u64(1..TROUBLE_ENDS + 20));
     if storm {
-        // One event that cursors and horizons are past, so that only the late lane leads to the others.
+        // One event that cursors and watermarks pass first, so that all others are late arrivals.
         let mut first = event(TENANT, "first", at(BEGINNING - 60_000));
         first.properties = json!({ "n": 0, "x": 0 }).as_object().unwrap().clone();
         let first = admitted(first);
@@ -313,7 +313,7 @@ async fn history(store: &Store, seed: u64) {
             let what = ledger.change_one(&processes[0].0, &mut random, simulation.not_done()).await;
             simulation.note(what);
         }
-        ledger.note_quiet(|actor| simulation.is_done(actor)).await;
+        ledger.note_claims_before_known(|actor| simulation.is_done(actor)).await;
         // Savers.
         let (savers, largest) = if storm { (7, 1) } else { (4, 4) };
         while !waiting.is_empty() && simulation.live() < savers && (calm || random.u8(..4) == 0) {
@@ -376,7 +376,13 @@ async fn history(store: &Store, seed: u64) {
                         // Refused if it lies ahead, or if a drain moved the cursor meanwhile.
                         if let Ok(plan) = stage
                             .drains
-                            .plan_rewind(&tenant, drainer, &to.to_string(), missing_only, false)
+                            .plan_rewind(
+                                &tenant,
+                                drainer,
+                                &to.to_string(),
+                                RewindScope::of(missing_only),
+                                CountEvents::No,
+                            )
                             .await
                         {
                             let _ = stage.drains.rewind(&tenant, &plan).await;
@@ -477,7 +483,7 @@ async fn history(store: &Store, seed: u64) {
             });
         }
     }
-    ledger.check_quiet(None).await;
+    ledger.check_claims_since_known(None).await;
     check_rest(&ledger, &messages).await;
 }
 

@@ -54,14 +54,15 @@ async fn timers_and_clocks_show_the_same_time() {
     assert!(simulation.now().get() >= BEGINNING + 16_000);
 }
 
-/// An actor that puts one item and notes what it hears.
+/// An actor that puts one item and notes the answer that it gets.
 fn put_one(
     simulation: &mut Simulation<'_>,
     store: &Store,
     id: &str,
 ) -> Rc<RefCell<Option<Result<(), Fault>>>> {
-    let heard = Rc::new(RefCell::new(None));
-    let (answer, clients, table) = (heard.clone(), store.clients.clone(), store.names.events_table.clone());
+    let received = Rc::new(RefCell::new(None));
+    let (answer, clients, table) =
+        (received.clone(), store.clients.clone(), store.names.events_table.clone());
     let sk = id.to_owned();
     simulation.spawn(id, async move {
         let put =
@@ -69,7 +70,7 @@ fn put_one(
         let put = put.condition_expression("attribute_not_exists(PK)").send().await;
         *answer.borrow_mut() = Some(put.map(|_| ()).map_err(|error| StoreError::new("PutItem", error).fault));
     });
-    heard
+    received
 }
 
 async fn is_there(store: &Store, id: &str) -> bool {
@@ -83,42 +84,42 @@ async fn each_fault_is_what_it_says() {
     let none = Faults::none();
     let mut simulation = Simulation::new(&store, 1);
 
-    let heard = put_one(&mut simulation, &store, "failed");
+    let received = put_one(&mut simulation, &store, "failed");
     simulation.run_until_idle(&Faults { fail: 1.0, ..none.clone() }).await;
-    assert!(matches!(heard.take(), Some(Err(Fault::Throttled | Fault::Unavailable))));
+    assert!(matches!(received.take(), Some(Err(Fault::Throttled | Fault::Unavailable))));
     assert!(!is_there(&store, "failed").await);
 
-    let heard = put_one(&mut simulation, &store, "lost");
+    let received = put_one(&mut simulation, &store, "lost");
     simulation.run_until_idle(&Faults { lose: 1.0, ..none.clone() }).await;
-    assert_eq!(heard.take(), Some(Err(Fault::Unavailable)));
+    assert_eq!(received.take(), Some(Err(Fault::Unavailable)));
     assert!(is_there(&store, "lost").await);
 
-    let heard = put_one(&mut simulation, &store, "lost");
+    let received = put_one(&mut simulation, &store, "lost");
     simulation.run_until_idle(&none).await;
-    assert_eq!(heard.take(), Some(Err(Fault::Refused)));
+    assert_eq!(received.take(), Some(Err(Fault::ConditionFailed)));
 
-    let heard = put_one(&mut simulation, &store, "lingering");
+    let received = put_one(&mut simulation, &store, "lingering");
     simulation.step(&Faults { linger: 1.0, ..none.clone() }).await;
-    assert_eq!(heard.take(), Some(Err(Fault::Unavailable)));
+    assert_eq!(received.take(), Some(Err(Fault::Unavailable)));
     assert!(!is_there(&store, "lingering").await);
     simulation.run_until_idle(&none).await;
     assert!(is_there(&store, "lingering").await);
 
-    let heard = put_one(&mut simulation, &store, "late");
+    let received = put_one(&mut simulation, &store, "late");
     simulation.step(&Faults { late_answer: 1.0, ..none.clone() }).await;
-    assert!(is_there(&store, "late").await && heard.borrow().is_none());
+    assert!(is_there(&store, "late").await && received.borrow().is_none());
     simulation.run_until_idle(&none).await;
-    assert_eq!(heard.take(), Some(Ok(())));
+    assert_eq!(received.take(), Some(Ok(())));
 
-    let heard = put_one(&mut simulation, &store, "paused");
+    let received = put_one(&mut simulation, &store, "paused");
     simulation.step(&Faults { pause: 1.0, ..none.clone() }).await;
-    assert!(heard.borrow().is_none());
+    assert!(received.borrow().is_none());
     simulation.run_until_idle(&none).await;
-    assert_eq!(heard.take(), Some(Ok(())));
+    assert_eq!(received.take(), Some(Ok(())));
 
-    let heard = put_one(&mut simulation, &store, "killed");
+    let received = put_one(&mut simulation, &store, "killed");
     simulation.run_until_idle(&Faults { kill: 1.0, ..none.clone() }).await;
-    assert_eq!(heard.take(), None);
+    assert_eq!(received.take(), None);
     assert_eq!(simulation.take_killed(), ["killed"]);
 }
 
@@ -151,10 +152,10 @@ async fn a_paused_actor_sleeps_while_leases_end() {
         let mut lengths = Vec::new();
         for seed in 0..20 {
             let mut simulation = Simulation::new(&store, seed);
-            let heard = put_one(&mut simulation, &store, &format!("paused-{seed}"));
+            let received = put_one(&mut simulation, &store, &format!("paused-{seed}"));
             simulation.step(&Faults { pause: 1.0, ..Faults::none() }).await;
             simulation.run_until_idle(&Faults::none()).await;
-            assert_eq!(heard.take(), Some(Ok(())));
+            assert_eq!(received.take(), Some(Ok(())));
             lengths.push(simulation.now().get() - BEGINNING);
         }
         lengths

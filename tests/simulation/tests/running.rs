@@ -39,8 +39,10 @@ const TENANT: &str = "t";
 /// Clocks differ from the true time by less than this.
 const SKEW_MS: u64 = 10_000;
 const LEASE_MS: u64 = 60_000;
-/// How long trouble lasts at first, and each time that runs get what they wait for.
-const TROUBLE: (u64, u64) = (400, 60);
+/// How many steps of a history have faults at first…
+const FAULTY_STEPS_AT_FIRST: u64 = 400;
+/// …and how many each time that runs get what they wait for.
+const FAULTY_STEPS_LATER: u64 = 60;
 /// Far more than any history needs.
 const MOST_ROUNDS: u64 = 400;
 
@@ -57,7 +59,7 @@ impl Process {
         simulation: &Simulation<'_>,
         book: &Book,
         skew_ms: i64,
-        patience_ms: u64,
+        wait_in_place_ms: u64,
     ) -> Self {
         let options = StageOptions {
             queues: QueueUrls {
@@ -72,7 +74,7 @@ impl Process {
             clock: simulation.clock(skew_ms),
         };
         let stage = Stage::new(&store.clients, &store.names, options).unwrap();
-        let options = RunnerOptions { lease_ms: LEASE_MS, patience_ms };
+        let options = RunnerOptions { lease_ms: LEASE_MS, wait_in_place_ms };
         let runner = Runner::new(stage.clone(), workflows(book), options);
         Self { stage, runner, skew_ms }
     }
@@ -82,16 +84,20 @@ fn url(queue: &str) -> String {
     format!("http://simulated/000000000000/{queue}")
 }
 
-/// What actors tell the test.
+/// What actors report to the test.
 enum Told {
     Started(String),
-    /// The number of what was to be sent, the id that it has, and the step in which its sender began.
+    /// An event was accepted: its number in the scenario, its id, and the step in which its sender began.
     Sent {
         number: usize,
         event_id: String,
         began: u64,
     },
-    Posted(u64, bool),
+    /// The API has answered a payload for a hook; `received` is false if the hook was gone.
+    Posted {
+        payload: u64,
+        received: bool,
+    },
 }
 
 /// One history.
@@ -123,16 +129,16 @@ impl<'s> History<'s> {
         let mut random = Rng::with_seed(seed);
         let simulation = Simulation::new(store, seed);
         let book = Book::default();
-        let patience_ms = if random.bool() { 0 } else { 1_000 };
+        let wait_in_place_ms = if random.bool() { 0 } else { 1_000 };
         let skew = i64::try_from(SKEW_MS).unwrap();
         let processes: Vec<Process> = (0..random.usize(2..4))
-            .map(|_| Process::start(store, &simulation, &book, random.i64(-skew..skew), patience_ms))
+            .map(|_| Process::start(store, &simulation, &book, random.i64(-skew..skew), wait_in_place_ms))
             .collect();
         let mut faults = Faults::random(&mut random);
         faults.repeat = if random.bool() { 0.0 } else { random.f64() * 0.1 };
         let scenario = Scenario::make(&mut random);
         if !scenario.with_old_senders {
-            // The last process of the version before is long gone.
+            // The last process of a version before 0.1.0 is long gone.
             let began = json!({ "at": BEGINNING - 7_200_000 });
             store.control().put_new(&keys::sent_order_began(), &began).await.unwrap();
         }
@@ -153,7 +159,7 @@ impl<'s> History<'s> {
             visits: BTreeMap::new(),
             spawned: 0,
             steps: 0,
-            calm_at: TROUBLE.0,
+            calm_at: FAULTY_STEPS_AT_FIRST,
             undrained: true,
         }
     }
@@ -162,7 +168,7 @@ impl<'s> History<'s> {
         self.steps >= self.calm_at
     }
 
-    async fn live(mut self) {
+    async fn run(mut self) {
         let (mut rounds, mut quiet) = (0, 0);
         loop {
             self.steps += 1;
@@ -176,20 +182,20 @@ impl<'s> History<'s> {
                 && self.random.u8(..200) == 0
                 && let Some(killed) = self.kill()
             {
-                self.observed.look(self.steps, &killed).await;
+                self.observed.observe(self.steps, &killed).await;
             }
             let faults = if self.is_calm() { Faults::none() } else { self.faults.clone() };
             let more = self.simulation.step(&faults).await;
-            self.mourn();
-            self.listen();
-            self.look().await;
+            self.restart_killed();
+            self.collect_reports();
+            self.observe().await;
             if more || !self.is_calm() || !self.waiting.is_empty() || self.has_to_do() {
                 continue;
             }
             rounds += 1;
-            let unrest = self.unrest().await;
-            assert!(rounds < MOST_ROUNDS, "it does not come to rest: {unrest:?}");
-            quiet = if unrest.is_none() { quiet + 1 } else { 0 };
+            let why_not_idle = self.why_not_idle().await;
+            assert!(rounds < MOST_ROUNDS, "it does not come to rest: {why_not_idle:?}");
+            quiet = if why_not_idle.is_none() { quiet + 1 } else { 0 };
             if quiet > 1 {
                 let runner = &self.processes[0].runner;
                 let stage = &self.processes[0].stage;
@@ -201,7 +207,7 @@ impl<'s> History<'s> {
                 }
                 quiet = 0;
                 self.scenario.give(&self.observed.runs, &mut self.random);
-                self.calm_at = self.steps + if self.random.bool() { TROUBLE.1 } else { 0 };
+                self.calm_at = self.steps + if self.random.bool() { FAULTY_STEPS_LATER } else { 0 };
                 continue;
             }
             self.simulation.advance(if rounds == 1 { 3_600_000 } else { 61_000 }).await;
@@ -227,19 +233,20 @@ impl<'s> History<'s> {
         self.undrained = true;
     }
 
-    /// A process that died is gone with everything that it remembers.
-    fn mourn(&mut self) {
+    /// Starts a new process in place of each that died: it remembers nothing.
+    fn restart_killed(&mut self) {
         for killed in self.simulation.take_killed() {
             if let Some(which) = self.visits.get(&killed) {
                 let Process { skew_ms, .. } = self.processes[*which];
-                let patience_ms = if self.random.bool() { 0 } else { 1_000 };
+                let wait_in_place_ms = if self.random.bool() { 0 } else { 1_000 };
                 self.processes[*which] =
-                    Process::start(self.store, &self.simulation, &self.book, skew_ms, patience_ms);
+                    Process::start(self.store, &self.simulation, &self.book, skew_ms, wait_in_place_ms);
             }
         }
     }
 
-    fn listen(&mut self) {
+    /// Takes the reports of actors, and the events on the bus.
+    fn collect_reports(&mut self) {
         for told in self.told.borrow_mut().drain(..) {
             match told {
                 Told::Started(run_id) => self.scenario.started(&run_id),
@@ -247,7 +254,7 @@ impl<'s> History<'s> {
                     self.scenario.sent(number);
                     self.acknowledged.sent.entry(event_id).or_insert((began, self.steps));
                 }
-                Told::Posted(payload, received) => {
+                Told::Posted { payload, received } => {
                     *self.acknowledged.payloads.entry(payload).or_default() |= received;
                 }
             }
@@ -257,13 +264,14 @@ impl<'s> History<'s> {
             .extend(self.simulation.take_bus().iter().map(|detail| validate(detail, latest).unwrap()));
     }
 
-    async fn look(&mut self) {
+    /// Checks the runs after a step.
+    async fn observe(&mut self) {
         let actor = match self.simulation.last_request() {
             Some((actor, true)) => actor.to_owned(),
             Some((_, false)) | None => String::new(),
         };
         if !actor.is_empty() {
-            self.observed.look(self.steps, &actor).await;
+            self.observed.observe(self.steps, &actor).await;
             if self.random.u8(..16) == 0 {
                 DerivedRows::read(self.store).await.check(&self.observed.runs);
             }
@@ -274,8 +282,8 @@ impl<'s> History<'s> {
         }
     }
 
-    /// Why this is not the end, if it is not.
-    async fn unrest(&self) -> Option<String> {
+    /// What is left to do by itself, if something is.
+    async fn why_not_idle(&self) -> Option<String> {
         let store = self.store;
         for queue in [&store.names.run_queue, &store.names.task_queue] {
             let depth = self.simulation.depth(queue);
@@ -297,11 +305,11 @@ impl<'s> History<'s> {
 }
 
 async fn history(store: &Store, seed: u64) {
-    Box::pin(History::begin(store, seed).await.live()).await;
+    Box::pin(History::begin(store, seed).await.run()).await;
 }
 
 #[test]
 fn runs_execute_each_step_once_and_reach_their_end_whatever_goes_wrong() {
-    // Each of these is several times as long as one of draining alone.
+    // Each of these histories is several times as long as one of draining alone.
     histories(wanted(500).div_ceil(5), history);
 }

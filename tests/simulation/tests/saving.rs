@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
 use ledgerline_event::ValidEvent;
 use ledgerline_ledger::{Outcome, SaveError};
-use ledgerline_simulation::{BEGINNING, Faults, Simulation, Store, histories};
+use ledgerline_simulation::{BEGINNING, Faults, Simulation, Store, histories, wanted};
 use ledgerline_store::keys;
 use ledgerline_test_support::{admitted, at, event, rows_of, text};
 
@@ -112,7 +112,7 @@ async fn publish_horizon(store: &Store, random: &mut Rng, now: u64) {
 
 #[test]
 fn what_savers_acknowledge_is_in_the_table_once() {
-    histories(300, async |store, seed| {
+    histories(wanted(300), async |store, seed| {
         let (acknowledged, _) = history(store, seed).await;
         let rows = rows_of(&store.clients, &store.names.events_table, TENANT).await;
         let all = |attribute: &str| -> Vec<String> {

@@ -33,10 +33,10 @@ const JOB: &str = "job-1";
 const ATTEMPTS: u32 = 3;
 /// How long a worker hides a message at a time.
 const EXTENSION: Duration = Duration::from_secs(40);
-/// From this step on all goes well.
+/// From this step on there are no faults.
 const TROUBLE_ENDS: u64 = 400;
 
-/// What becomes of a task, by generation: each fails only so often.
+/// How the attempts at a task end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nature {
     /// Completes at once.
@@ -106,9 +106,9 @@ fn process(store: &Store, simulation: &Simulation<'_>, skew_ms: i64) -> Stage {
 }
 
 /// By task and generation.
-type ByRun<T> = BTreeMap<(String, u32), T>;
+type ByGeneration<T> = BTreeMap<(String, u32), T>;
 
-/// What a worker saw.
+/// What a worker saw of one attempt.
 #[derive(Debug)]
 struct Ran {
     request_id: String,
@@ -125,7 +125,7 @@ struct Worker {
     dead_letters: String,
     natures: Rc<BTreeMap<String, Nature>>,
     ran: Rc<RefCell<Vec<Ran>>>,
-    holds: Rc<RefCell<ByRun<(u32, Millis)>>>,
+    holds: Rc<RefCell<ByGeneration<(u32, Millis)>>>,
     random: Rng,
 }
 
@@ -145,7 +145,7 @@ impl Worker {
             .await;
     }
 
-    async fn bury_the_dead(self) -> Result<(), ComponentError> {
+    async fn handle_dead_letter(self) -> Result<(), ComponentError> {
         let Some(received) = self.receive(&self.dead_letters).await else { return Ok(()) };
         let body = received.body().unwrap();
         self.stage.tasks.end_dead_letter(&TaskMessage::parse(body).unwrap(), body).await?;
@@ -178,7 +178,7 @@ impl Worker {
         }
     }
 
-    fn renewed(&self, run: &(String, u32), lease: &TaskLease) {
+    fn note_renewed(&self, run: &(String, u32), lease: &TaskLease) {
         if let Some(held) =
             self.holds.borrow_mut().get_mut(run).filter(|(attempt, _)| *attempt == lease.attempt)
         {
@@ -186,14 +186,15 @@ impl Worker {
         }
     }
 
-    fn lets_go(&self, run: &(String, u32), lease: &TaskLease) {
+    fn note_given_up(&self, run: &(String, u32), lease: &TaskLease) {
         self.holds.borrow_mut().retain(|other, (attempt, _)| other != run || *attempt != lease.attempt);
     }
 
-    /// Whether the message is of no more use.
+    /// Runs the task. Returns whether the message can be deleted.
     async fn run(&mut self, mut lease: TaskLease, body: &str) -> Result<bool, ComponentError> {
         let message = lease.message.clone();
-        // The worker before has released it, or its lease is over. Some hear late that they had it.
+        // The worker before has released the task, or its lease is over. If a later attempt is known already, the answer
+        // to this acquisition came late.
         let run = (message.request_id.to_string(), message.generation);
         let before = self.holds.borrow().get(&run).copied();
         if before.is_none_or(|(attempt, _)| attempt < lease.attempt) {
@@ -213,7 +214,7 @@ impl Worker {
         let about = |kind: &str| emitter.event(kind).entity("TASK", message.request_id.as_str());
         let _ = about("Task Processing Started").properties(started).emit().await;
         if self.random.u8(..8) == 0 {
-            self.lets_go(&run, &lease);
+            self.note_given_up(&run, &lease);
             self.stage.tasks.abandon(&lease).await?;
             return Ok(false);
         }
@@ -224,10 +225,10 @@ impl Worker {
                 if !self.stage.tasks.renew(&mut lease, EXTENSION).await? {
                     return Ok(false);
                 }
-                self.renewed(&run, &lease);
+                self.note_renewed(&run, &lease);
             }
         }
-        // One that a subscription started is in no job.
+        // A task that a subscription started is in no job.
         let nature = message.task_id.as_deref().map_or(Nature::Sound, |task| self.natures[task]);
         let passing = match nature {
             Nature::Shaky => lease.counted < ATTEMPTS,
@@ -235,7 +236,7 @@ impl Worker {
             Nature::Sound | Nature::Refused | Nature::Slow => false,
         };
         if passing {
-            self.lets_go(&run, &lease);
+            self.note_given_up(&run, &lease);
             if !self.stage.tasks.release(&lease, "ECONNRESET", ErrorCategory::Network).await? {
                 return Ok(false);
             }
@@ -286,7 +287,7 @@ async fn history(store: &Store, seed: u64) {
         |clock| Emitter::with_clock(&store.clients, &store.names, name(TENANT), name("shop"), clock);
     let told: Rc<RefCell<Vec<Told>>> = Rc::default();
     let ran: Rc<RefCell<Vec<Ran>>> = Rc::default();
-    let holds: Rc<RefCell<ByRun<(u32, Millis)>>> = Rc::default();
+    let holds: Rc<RefCell<ByGeneration<(u32, Millis)>>> = Rc::default();
     let mut waiting: Vec<ValidEvent> = Vec::new();
     let other_system = emitter(simulation.clock(0));
     let mut external = ExternalEnds::plan(&mut random, &plan, &other_system);
@@ -328,7 +329,7 @@ async fn history(store: &Store, seed: u64) {
         }
         let to_do = simulation.depth(&store.names.task_queue).visible
             + simulation.depth(&store.names.task_dead_letter_queue).visible;
-        // In calm only what there is something to do for: looking in vain takes most of the time.
+        // Without faults, actors begin only if there is something to do: most of the time would go to empty receives.
         let wanted = !calm || !submitted || !added || to_do > 0 || undrained;
         if wanted && !resting && simulation.live() < if calm { 4 } else { 7 } && (calm || random.u8(..6) == 0)
         {
@@ -387,7 +388,9 @@ async fn history(store: &Store, seed: u64) {
                     });
                 }
                 10..18 => simulation.spawn(actor, async move { drop(Box::pin(worker.work()).await) }),
-                _ => simulation.spawn(actor, async move { drop(Box::pin(worker.bury_the_dead()).await) }),
+                _ => {
+                    simulation.spawn(actor, async move { drop(Box::pin(worker.handle_dead_letter()).await) })
+                }
             }
         }
         if !calm && random.u8(..60) == 0 {
@@ -467,6 +470,6 @@ async fn history(store: &Store, seed: u64) {
 
 #[test]
 fn each_task_of_a_job_starts_once_and_ends_once_whatever_goes_wrong() {
-    // Each of these is several times as long as one of draining alone.
+    // Each of these histories is several times as long as one of draining alone.
     histories(wanted(500).div_ceil(5), history);
 }

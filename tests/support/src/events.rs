@@ -1,4 +1,4 @@
-//! Events of no importance, with an id and a time that matter.
+//! Events for tests in which only the id and the time matter.
 
 use ledgerline_event::{Context, Event, Keyed, Millis, Name, ValidEvent};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub fn event(tenant: &str, id: &str, time: Millis) -> Event {
     }
 }
 
-/// An event as the saver gets it.
+/// An event with its keys, as the saver has it after validation.
 pub fn admitted(event: Event) -> ValidEvent {
     ValidEvent { keys: event.keys(), event }
 }

@@ -111,7 +111,7 @@ impl Ledger {
         self.stage.drains.drain(&name(tenant), &name("workflow_runner"), None).await.unwrap()
     }
 
-    /// Saves what is on the bus, as the saver would. Answers how many events that were.
+    /// Saves what is on the bus, as the saver would. Returns how many events that were.
     pub async fn deliver(&self) -> usize {
         let mut delivered = 0;
         let queues = self.store.embedded.queues();

@@ -1,10 +1,10 @@
 //! What tests of more than one package share.
 //!
 //! - a running local mode ([`World`]), its HTTP API ([`api`], [`external_runs`]), a worker on its task queue
-//!   ([`local_worker`]) and a Slack that it tells ([`slack`]);
+//!   ([`local_worker`]) and a Slack webhook that keeps its alerts ([`slack`]);
 //! - the embedded services alone ([`Store`]), and a [`Ledger`] over them, whose clock, drains, tasks and runs move only
 //!   when the test says so;
-//! - what processes of the version before do ([`previous_version`]);
+//! - what processes of versions before 0.1.0 do ([`previous_version`]);
 //! - events, items, seeds, and waiting for a condition.
 //!
 //! It promises nothing to the product and stores nothing of its own; `tests/behaviour` and `tests/simulation` call it.

@@ -1,4 +1,4 @@
-//! What processes of the version before do, request by request, for tests of both versions side by side.
+//! What processes of versions before 0.1.0 do, request by request, for tests of both versions side by side.
 
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use ledgerline_event::{
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::name;
 
-/// An event that a sender of the version before sends.
+/// An event that a sender of a version before 0.1.0 sends.
 pub struct OldEvent {
     /// Its tenant.
     pub tenant: String,
@@ -30,7 +30,7 @@ pub struct OldEvent {
     pub timestamp: Millis,
 }
 
-/// A sender of the version before: it writes the event at its own time, and completes every wait that it finds.
+/// A sender of a version before 0.1.0: it writes the event at its own time, and completes every wait that it finds.
 pub struct OldSender {
     control: ControlTable,
     clients: Clients,

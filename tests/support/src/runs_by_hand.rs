@@ -1,4 +1,4 @@
-//! What the tests of runs stand on: a ledger whose runner is called by hand.
+//! A ledger for tests of runs, whose runner works only when the test calls it.
 
 use ledgerline_embedded::{Receive, Received};
 use ledgerline_event::{Event, LogEvent, Name, RunState};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Ledger, name};
 
-/// Whose runs they are.
+/// The tenant of these runs.
 pub const TENANT: &str = "t";
 
 impl Ledger {
@@ -17,11 +17,11 @@ impl Ledger {
         Runner::new(
             self.stage.clone(),
             workflows,
-            RunnerOptions { patience_ms: 0, ..RunnerOptions::default() },
+            RunnerOptions { wait_in_place_ms: 0, ..RunnerOptions::default() },
         )
     }
 
-    /// Starts a run, and answers its id.
+    /// Starts a run and returns its id.
     pub async fn start_run(&self, workflow: &str, input: Value) -> Name {
         let run: RunSubmission =
             serde_json::from_value(json!({ "workflow": workflow, "input": input })).unwrap();
@@ -34,7 +34,7 @@ impl Ledger {
         self.store.embedded.queues().receive_now(&self.store.names.run_queue, &receive).unwrap().pop()
     }
 
-    /// Lets `runner` go on with every run that can.
+    /// Has `runner` visit every run that has a message.
     pub async fn run_all(&self, runner: &Runner) -> Vec<Visited> {
         let mut visited = Vec::new();
         while let Some(received) = self.next_run() {
@@ -60,7 +60,7 @@ impl Ledger {
         self.stage.runs.run_events(&name(TENANT), run_id).await.unwrap()
     }
 
-    /// Every event of a run that the ledger has, by the time line: one that is there twice is here twice.
+    /// The events of a run in the ledger, as the time line has them: an event that is there twice is returned twice.
     pub async fn told(&self, run_id: &str) -> Vec<Event> {
         self.deliver().await;
         let mut told = Vec::new();
@@ -77,7 +77,7 @@ impl Ledger {
         told
     }
 
-    /// The ledger has each event of the log once, and nothing else.
+    /// Checks that the ledger has each event of the run's log once, and no other event of the run.
     pub async fn assert_told(&self, run_id: &str) {
         let mut log: Vec<(String, String)> = self
             .log(run_id)

@@ -110,7 +110,7 @@ impl Ledger {
         self.stage.jobs.job(&name(tenant), job_id).await.unwrap()
     }
 
-    /// The tasks of a job that run, or wait for a worker, by name and input.
+    /// Completes tasks until none is left; returns their request ids in order.
     pub async fn work_off(&self, tenant: &str) -> Vec<String> {
         let mut done = Vec::new();
         loop {
@@ -128,7 +128,7 @@ impl Ledger {
     }
 }
 
-/// The five tasks of the seed: a diamond, and one beside it.
+/// The five tasks of examples/job.yaml: a diamond, and one task beside it.
 pub fn diamond() -> Value {
     json!([
         {"taskId": "task-A", "name": "scrape-store", "input": {"storeId": "store-123"}},

@@ -58,7 +58,7 @@ pub(super) async fn show(local: &Local, data: &Path, output: Output) -> anyhow::
             output.line(&format!("Demo: {emitted} events are emitted, and a job of five tasks runs.\n"))?
         }
     }
-    let (tenant, job_id) = (&emitter.origin().tenant, &submitted.job_id);
+    let (tenant, job_id) = (&emitter.scope().tenant, &submitted.job_id);
     job::watch(&local.stage, tenant, job_id, job::Resumed::default(), output).await?;
     if !output.is_json() {
         let command = command(data);

@@ -44,21 +44,22 @@ impl Progress {
         }
     }
 
-    /// Ends the display, complete or not, so that the next output begins on a new line.
-    pub(super) fn end(self, complete: bool) {
+    /// Shows that everything is handled; the next output begins on a new line.
+    pub(super) fn complete(self) {
         match self.display {
             Display::Bar(bar) => {
-                if complete {
-                    bar.finish()
-                } else {
-                    bar.abandon()
-                }
+                bar.finish();
                 eprintln!();
             }
-            Display::Lines { .. } if complete => {
-                eprintln!("{}", line(self.all, self.all, self.began.elapsed()));
-            }
-            Display::Lines { .. } => {}
+            Display::Lines { .. } => eprintln!("{}", line(self.all, self.all, self.began.elapsed())),
+        }
+    }
+
+    /// Leaves the display as it is; the next output begins on a new line.
+    pub(super) fn stop(self) {
+        if let Display::Bar(bar) = self.display {
+            bar.abandon();
+            eprintln!();
         }
     }
 }

@@ -78,7 +78,7 @@ impl Paper {
         Self { canvas: Canvas { width, ..Self::PLAIN.canvas }, glyphs: BLOCKS }
     }
 
-    /// A text on one line, in at most so many cells.
+    /// Puts a text on one line and cuts it to a number of cells.
     pub(super) fn cut(&self, text: &str, width: usize) -> String {
         let whole = tidy(text, usize::MAX);
         let mut cut = tidy(&whole, width);

@@ -109,11 +109,11 @@ fn of_wait(wait: &Wait, now: Millis) -> Row {
     };
     Row {
         look,
-        name: wait_name(&wait.what),
+        name: wait_name(&wait.target),
         state,
         tries: None,
         span: Span { from: wait.created_at, work_from: None, until: wait.completed_at.unwrap_or(now) },
-        note: (wait.state == WaitState::Waiting).then(|| awaited(&wait.what, now)).flatten(),
+        note: (wait.state == WaitState::Waiting).then(|| awaited(&wait.target, now)).flatten(),
     }
 }
 

@@ -163,7 +163,7 @@ fn subject(event: &LogEvent, history: &RunHistory) -> String {
         RunEntity::Run => history.run().map(|run| run.workflow_name.clone()),
         RunEntity::Step => history.steps().get(id).map(|step| step.name.clone()),
         RunEntity::Hook => history.hooks().get(id).map(hook_name),
-        RunEntity::Wait => history.waits().get(id).map(|wait| wait_name(&wait.what)),
+        RunEntity::Wait => history.waits().get(id).map(|wait| wait_name(&wait.target)),
     };
     name.unwrap_or_else(|| id.to_string())
 }
@@ -191,7 +191,7 @@ fn detail(event: &LogEvent, history: &RunHistory) -> Option<String> {
         RunEventType::HookReceived => json("payload"),
         RunEventType::WaitCreated => {
             let wait = history.waits().get(&event.correlation_id);
-            wait.and_then(|wait| wait.what.due()).map(|due| format!("until {}", due.to_rfc3339()))
+            wait.and_then(|wait| wait.target.due()).map(|due| format!("until {}", due.to_rfc3339()))
         }
         RunEventType::WaitCompleted => text("outcome"),
         RunEventType::StepCreated

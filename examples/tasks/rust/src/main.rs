@@ -33,7 +33,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// Puts together what the tasks before have put out.
+/// Merges the outputs of the parent tasks.
 fn compile(input: &Value) -> Result<Value, Failure> {
     let Some(outputs) = input["dependencyOutputs"].as_object().filter(|outputs| !outputs.is_empty()) else {
         return Err(Failure { error: "there is nothing to compile".into(), category: "validation" });

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, http::StatusCode};
-use ledgerline_drains::{DEFAULT_DRAINER, Drained, Rewind};
+use ledgerline_drains::{CountEvents, DEFAULT_DRAINER, Drained, Rewind, RewindScope};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -74,8 +74,10 @@ pub(crate) async fn rewind(
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     }
     let drains = &api.stage.drains;
-    let plan = drains.plan_rewind(&tenant, &drainer, &to, request.missing_only, true).await?;
-    let mut done = drains.rewind_patiently(&tenant, plan, &to, REWIND_ATTEMPTS).await?;
+    let plan = drains
+        .plan_rewind(&tenant, &drainer, &to, RewindScope::of(request.missing_only), CountEvents::Yes)
+        .await?;
+    let mut done = drains.rewind_with_retries(&tenant, plan, &to, REWIND_ATTEMPTS).await?;
     drains.follow_rewind(&tenant, &mut done, Instant::now() + DRAIN_FOR).await?;
     Ok(Json(done))
 }

@@ -5,6 +5,7 @@ use std::{pin::pin, sync::Arc};
 use axum::{Json, extract::State};
 use futures::StreamExt;
 use ledgerline_ledger::{Deliveries, RedriveOutcome};
+use ledgerline_store::FailureFilter;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use crate::{
     query_params::{OpenFilter, QueryParams},
 };
 
-/// A request redrives at most so many failed deliveries: those that it names, or the newest that are open.
+/// How many failed deliveries one request redrives at most: those that it names, or the newest that are open.
 const REDRIVE_PAGE: usize = 100;
 
 pub(crate) async fn list(
@@ -24,7 +25,8 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<OpenFilter>,
 ) -> Result<Json<Value>, Problem> {
-    let page = api.failed_deliveries.list(&tenant, params.all, params.limit()?, params.cursor()?).await?;
+    let filter = if params.all { FailureFilter::All } else { FailureFilter::Failed };
+    let page = api.failed_deliveries.list(&tenant, filter, params.limit()?, params.cursor()?).await?;
     Ok(Json(json!({ "items": page.items, "cursor": page.cursor })))
 }
 

@@ -13,7 +13,7 @@ use ledgerline_drains::DrainerState;
 use ledgerline_event::{Name, keys::Scope};
 use ledgerline_ledger::EventQuery;
 use ledgerline_stage::NoteKind;
-use ledgerline_store::{KeyScope, StoreError};
+use ledgerline_store::{FailureFilter, KeyScope, StoreError};
 use serde_json::{Value, json};
 
 use crate::{Api, Level, problem::Problem};
@@ -30,12 +30,12 @@ pub(crate) async fn health(
         false => None,
     };
     // Without a key the checks cost next to nothing, since every process may call, as often as it likes.
-    let checked_tenant = tenant.as_ref().unwrap_or(&api.emitter.origin().tenant);
+    let checked_tenant = tenant.as_ref().unwrap_or(&api.emitter.scope().tenant);
     let events = api.newest(checked_tenant).await;
     let failures = match tenant {
         Some(_) => api
             .failed_deliveries
-            .list(checked_tenant, false, MAX_COUNTED, None)
+            .list(checked_tenant, FailureFilter::Failed, MAX_COUNTED, None)
             .await
             .map(|page| page.items.len()),
         None => api.markers.get(checked_tenant, "health", (api.clock)()).await.map(|_| 0),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use ledgerline_drains::{ParkedPage, ParkedStart, Retried};
+use ledgerline_drains::{ParkedFilter, ParkedPage, ParkedStart, Retried};
 
 use crate::{
     Api,
@@ -17,7 +17,8 @@ pub(crate) async fn list(
     MayRead(tenant): MayRead,
     QueryParams(params): QueryParams<OpenFilter>,
 ) -> Result<Json<ParkedPage>, Problem> {
-    Ok(Json(api.stage.parked().parked(&tenant, params.all, params.limit()?, params.cursor()?).await?))
+    let filter = if params.all { ParkedFilter::All } else { ParkedFilter::Parked };
+    Ok(Json(api.stage.parked().parked(&tenant, filter, params.limit()?, params.cursor()?).await?))
 }
 
 pub(crate) async fn show(

@@ -60,8 +60,15 @@ pub(super) fn open(file: Option<&Path>) -> Result<Database, String> {
     open().map_err(|error| error.to_string())
 }
 
+/// Where the tables are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Medium {
+    File,
+    Memory,
+}
+
 /// Serves tables.
-pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads), String> {
+pub(super) fn serve(database: Database, medium: Medium) -> Result<(Store, Threads), String> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
 
@@ -76,7 +83,7 @@ pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads
         });
     let (stop_sweeps, sweeps_stopped) = mpsc::channel();
     let mut threads = vec![server.map_err(|e| e.to_string())?];
-    if in_file {
+    if medium == Medium::File {
         let sweeper = std::thread::Builder::new().name("dynamodb-ttl".to_owned());
         let sweeper = sweeper.spawn(move || sweep(&database, &sweeps_stopped));
         threads.push(sweeper.map_err(|e| e.to_string())?);
@@ -89,7 +96,7 @@ pub(super) fn serve(database: Database, in_file: bool) -> Result<(Store, Threads
 fn sweep(database: &Database, stopped: &mpsc::Receiver<()>) {
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(SWEEP_EVERY) {
         if let Err(error) = database.sweep_ttl() {
-            tracing::warn!(%error, "expired items stay for now");
+            tracing::warn!(%error, "could not delete expired items; retrying later");
         }
     }
 }

@@ -5,22 +5,37 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The bound of one queue. Events that are urgent have a bound of their own, and are handed out before others.
+/// The bound of one queue. Urgent events have a bound of their own, and the queue hands them out before others.
 #[derive(Clone)]
 pub struct Admission {
     /// The queue.
     pub queue: String,
-    /// No more events are taken while so many wait.
+    /// While as many events wait, the bus refuses more.
     pub max_waiting: usize,
-    /// The same for urgent events.
+    /// The same bound for urgent events.
     pub max_waiting_urgent: usize,
     /// Whether an event is urgent, by its `detail`.
     pub is_urgent: Arc<dyn Fn(&Value) -> bool + Send + Sync>,
 }
 
 impl Admission {
-    /// How many may wait of the urgent ones, or of the others.
-    pub(crate) fn max(&self, urgent: bool) -> usize {
-        if urgent { self.max_waiting_urgent } else { self.max_waiting }
+    /// Whether an event with this `detail` is urgent.
+    pub(crate) fn urgency(&self, detail: &Value) -> Urgency {
+        if (self.is_urgent)(detail) { Urgency::Urgent } else { Urgency::Normal }
     }
+
+    /// How many events may wait before an event of this urgency is refused.
+    pub(crate) fn max(&self, urgency: Urgency) -> usize {
+        match urgency {
+            Urgency::Urgent => self.max_waiting_urgent,
+            Urgency::Normal => self.max_waiting,
+        }
+    }
+}
+
+/// Whether the queue hands an event out before others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Urgent,
+    Normal,
 }

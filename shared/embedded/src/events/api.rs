@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::bus::{Bus, Buses, Rule, RuleRecord, bus_name, no_bus, no_rule};
 use super::publish::put_events;
-use crate::answer::{Answer, Fault, input};
+use crate::answer::{Answer, AwsError, input};
 use crate::sqs::queue_of_arn;
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ pub(crate) fn handle(buses: &Buses, operation: &str, body: &[u8]) -> Answer {
             let name = input::<BusInput>(body)?.name.unwrap_or_default();
             let allowed = |b: u8| b.is_ascii_alphanumeric() || b"/._-".contains(&b);
             if name.is_empty() || name.len() > 256 || !name.bytes().all(allowed) {
-                return Err(Fault::sender("ValidationException", "Value at 'name' is not a valid name."));
+                return Err(AwsError::sender("ValidationException", "Value at 'name' is not a valid name."));
             }
             buses.create(&name)?;
             Ok(json!({"EventBusArn": buses.bus_arn(&name)}))
@@ -122,20 +122,20 @@ pub(crate) fn handle(buses: &Buses, operation: &str, body: &[u8]) -> Answer {
             })?;
             Ok(json!({"FailedEntryCount": 0, "FailedEntries": []}))
         }
-        _ => Err(Fault::unknown_operation(operation)),
+        _ => Err(AwsError::unknown_operation(operation)),
     }
 }
 
 fn put_rule(buses: &Buses, input: RuleInput) -> Answer {
     let bus = bus_name(input.event_bus_name.as_deref());
     if input.event_pattern.is_none() && input.schedule_expression.is_none() {
-        return Err(Fault::sender(
+        return Err(AwsError::sender(
             "ValidationException",
             "Parameter(s) EventPattern or ScheduleExpression must be specified.",
         ));
     }
     if input.schedule_expression.is_some() {
-        return Err(Fault::sender("ValidationException", "ScheduleExpression is not available here."));
+        return Err(AwsError::sender("ValidationException", "ScheduleExpression is not available here."));
     }
     buses.change_rule(bus, &input.name, |before| {
         Ok(RuleRecord {
@@ -152,7 +152,7 @@ fn put_targets(buses: &Buses, input: TargetsInput) -> Answer {
     let TargetsInput { rule, event_bus_name, targets, .. } = input;
     let bus = bus_name(event_bus_name.as_deref());
     for target in &targets {
-        let refuse = |why: String| Err(Fault::sender("ValidationException", why));
+        let refuse = |why: String| Err(AwsError::sender("ValidationException", why));
         if target["Id"].as_str().is_none_or(str::is_empty) {
             return refuse("Each target must have an Id.".to_owned());
         }

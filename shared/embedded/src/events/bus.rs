@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Admission;
 use super::pattern::Pattern;
 use crate::Clock;
-use crate::answer::Fault;
+use crate::answer::AwsError;
 use crate::sqs::{ACCOUNT, Queues};
 use crate::store::Store;
 
@@ -84,8 +84,8 @@ impl Buses {
                 let rule = serde_json::from_str(&record).map_err(|e| e.to_string()).and_then(Rule::new);
                 match (rule, buses.get_mut(&bus)) {
                     (Ok(rule), Some(bus)) => _ = bus.rules.insert(name, rule),
-                    (Ok(_), None) => tracing::warn!(bus, name, "a rule without a bus is left out"),
-                    (Err(error), _) => tracing::warn!(bus, name, error, "an unreadable rule is left out"),
+                    (Ok(_), None) => tracing::warn!(bus, name, "a rule without a bus is ignored"),
+                    (Err(error), _) => tracing::warn!(bus, name, error, "an unreadable rule is ignored"),
                 }
             }
         }
@@ -101,10 +101,10 @@ impl Buses {
     }
 
     /// Adds a bus.
-    pub(crate) fn create(&self, name: &str) -> Result<(), Fault> {
+    pub(crate) fn create(&self, name: &str) -> Result<(), AwsError> {
         let mut buses = self.write();
         if buses.contains_key(name) {
-            return Err(Fault::sender(
+            return Err(AwsError::sender(
                 "ResourceAlreadyExistsException",
                 format!("Event bus {name} already exists."),
             ));
@@ -119,9 +119,9 @@ impl Buses {
     }
 
     /// Takes a bus and its rules away.
-    pub(crate) fn delete(&self, name: &str) -> Result<(), Fault> {
+    pub(crate) fn delete(&self, name: &str) -> Result<(), AwsError> {
         if name == DEFAULT_BUS {
-            return Err(Fault::sender("ValidationException", "Cannot delete event bus default."));
+            return Err(AwsError::sender("ValidationException", "Cannot delete event bus default."));
         }
         let mut buses = self.write();
         self.store.transaction(|tx| {
@@ -137,14 +137,14 @@ impl Buses {
         &self,
         bus: &str,
         name: &str,
-        change: impl FnOnce(Option<RuleRecord>) -> Result<RuleRecord, Fault>,
-    ) -> Result<(), Fault> {
+        change: impl FnOnce(Option<RuleRecord>) -> Result<RuleRecord, AwsError>,
+    ) -> Result<(), AwsError> {
         let mut buses = self.write();
         let rules = &mut buses.get_mut(bus).ok_or_else(|| no_bus(bus))?.rules;
         let record = change(rules.get(name).map(|rule| rule.record.clone()))?;
-        let stored = serde_json::to_string(&record).map_err(|e| Fault::internal(e.to_string()))?;
+        let stored = serde_json::to_string(&record).map_err(|e| AwsError::internal(e.to_string()))?;
         let rule = Rule::new(record).map_err(|why| {
-            Fault::sender(
+            AwsError::sender(
                 "InvalidEventPatternException",
                 format!("Event pattern is not valid. Reason: {why}"),
             )
@@ -159,11 +159,14 @@ impl Buses {
     }
 
     /// Takes a rule away; one that is not there is no error.
-    pub(crate) fn delete_rule(&self, bus: &str, name: &str) -> Result<(), Fault> {
+    pub(crate) fn delete_rule(&self, bus: &str, name: &str) -> Result<(), AwsError> {
         let mut buses = self.write();
         let rules = &mut buses.get_mut(bus).ok_or_else(|| no_bus(bus))?.rules;
         if rules.get(name).is_some_and(|rule| !rule.record.targets.is_empty()) {
-            return Err(Fault::sender("ValidationException", "Rule can't be deleted since it has targets."));
+            return Err(AwsError::sender(
+                "ValidationException",
+                "Rule can't be deleted since it has targets.",
+            ));
         }
         self.store.lock().execute("DELETE FROM event_rules WHERE bus = ?1 AND name = ?2", [bus, name])?;
         rules.remove(name);
@@ -189,10 +192,10 @@ pub(crate) fn bus_name(given: Option<&str>) -> &str {
     }
 }
 
-pub(crate) fn no_bus(name: &str) -> Fault {
-    Fault::sender("ResourceNotFoundException", format!("Event bus {name} does not exist."))
+pub(crate) fn no_bus(name: &str) -> AwsError {
+    AwsError::sender("ResourceNotFoundException", format!("Event bus {name} does not exist."))
 }
 
-pub(crate) fn no_rule(bus: &str, name: &str) -> Fault {
-    Fault::sender("ResourceNotFoundException", format!("Rule {name} does not exist on EventBus {bus}."))
+pub(crate) fn no_rule(bus: &str, name: &str) -> AwsError {
+    AwsError::sender("ResourceNotFoundException", format!("Rule {name} does not exist on EventBus {bus}."))
 }

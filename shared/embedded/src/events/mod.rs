@@ -7,6 +7,7 @@ mod pattern;
 mod publish;
 
 pub use admission::Admission;
+pub(crate) use admission::Urgency;
 pub(crate) use api::handle;
 pub(crate) use bus::Buses;
 pub(crate) use publish::THROTTLED;

@@ -7,8 +7,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::bus::{Buses, bus_name};
-use crate::answer::{Answer, Fault};
+use super::{
+    Urgency,
+    bus::{Buses, bus_name},
+};
+use crate::answer::{Answer, AwsError};
 use crate::sqs::{ACCOUNT, AttributeValue, Outgoing, QueueError, queue_of_arn};
 
 const MAX_ENTRIES: usize = 10;
@@ -84,10 +87,10 @@ pub(crate) fn put_events(buses: &Buses, input: PutEvents) -> Answer {
     }
     if throttled == input.entries.len() {
         // SDKs send such a request again by themselves, after a while.
-        return Err(Fault::sender(THROTTLED, TOO_MANY_WAIT));
+        return Err(AwsError::sender(THROTTLED, TOO_MANY_WAIT));
     }
     if !messages.is_empty() {
-        buses.queues.send_all(messages).map_err(|error| Fault::internal(error.to_string()))?;
+        buses.queues.send_all(messages).map_err(|error| AwsError::internal(error.to_string()))?;
     }
     Ok(json!({"FailedEntryCount": failed, "Entries": results}))
 }
@@ -107,17 +110,18 @@ fn admit(
         detail: Value,
     }
     let detail = serde_json::from_str::<Detail>(&message.body).map_or(Value::Null, |event| event.detail);
-    message.urgent = (admission.is_urgent)(&detail);
+    let urgency = admission.urgency(&detail);
+    message.urgent = urgency == Urgency::Urgent;
     let waiting = buses.queues.backlog(&admission.queue) + before.len();
-    if waiting >= admission.max(message.urgent) {
+    if waiting >= admission.max(urgency) {
         return Err(Refusal { code: THROTTLED, message: TOO_MANY_WAIT.to_owned() });
     }
     Ok(routed)
 }
 
-fn check_request(entries: &[Entry]) -> Result<(), Fault> {
+fn check_request(entries: &[Entry]) -> Result<(), AwsError> {
     let constraint = |what: &str| {
-        Fault::sender(
+        AwsError::sender(
             "ValidationException",
             format!(
                 "1 validation error detected: Value at 'entries' failed to satisfy constraint: Member must have length {what}"
@@ -131,7 +135,7 @@ fn check_request(entries: &[Entry]) -> Result<(), Fault> {
         return Err(constraint("less than or equal to 10"));
     }
     if entries.iter().map(Entry::size).sum::<usize>() > MAX_BYTES {
-        return Err(Fault::sender(
+        return Err(AwsError::sender(
             "ValidationException",
             "Total size of the entries in the request is over the limit.",
         ));
@@ -238,7 +242,7 @@ fn deliver(buses: &Buses, rule_arn: &str, target: &Value, body: &str) -> Option<
     let dead = queue_of_arn(target["DeadLetterConfig"]["Arn"].as_str().unwrap_or_default())
         .filter(|queue| buses.queues.exists(queue));
     if dead.is_none() {
-        tracing::warn!(target = arn, rule = rule_arn, %error, "an event has no queue to go to");
+        tracing::warn!(target = arn, rule = rule_arn, %error, "neither the rule's target nor its dead-letter queue can take the event; it is not delivered");
     }
     dead.map(|queue| (queue.to_owned(), Outgoing { attributes, ..Outgoing::new(body) }))
 }

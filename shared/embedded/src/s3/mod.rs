@@ -14,7 +14,7 @@ use axum::response::Response;
 use s3s::service::{S3Service, S3ServiceBuilder};
 
 use crate::Clock;
-use crate::answer::Fault;
+use crate::answer::AwsError;
 use crate::store::Store;
 
 /// The object store.
@@ -26,10 +26,10 @@ impl S3 {
     }
 
     /// Carries out one request.
-    pub(crate) async fn handle(&self, mut parts: Parts, body: Bytes) -> Result<Response, Fault> {
+    pub(crate) async fn handle(&self, mut parts: Parts, body: Bytes) -> Result<Response, AwsError> {
         let body = strip_signature::strip(&mut parts, body)?;
         let answer = self.0.call(Request::from_parts(parts, s3s::Body::from(body))).await;
-        let answer = answer.map_err(|error| Fault::internal(format!("{error:?}")))?;
+        let answer = answer.map_err(|error| AwsError::internal(format!("{error:?}")))?;
         Ok(answer.map(Body::new))
     }
 }

@@ -41,40 +41,62 @@ struct Stored {
     described: Described,
 }
 
+/// Why a transaction was not committed.
+enum TransactionError {
+    /// The database failed.
+    Database(rusqlite::Error),
+    /// The request is refused, with the answer for the client.
+    Refused(S3Error),
+}
+
+impl From<rusqlite::Error> for TransactionError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<S3Error> for TransactionError {
+    fn from(error: S3Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
 impl Objects {
-    /// Runs `work` in one transaction on a thread where it may block: bodies can be large.
-    async fn run<T: Send + 'static>(
+    /// Runs `work` in one transaction on a thread where it may block: bodies can be large. Work that refuses a request must
+    /// not have written anything.
+    async fn run<T: Send + 'static, E: Into<TransactionError>>(
         &self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
     ) -> S3Result<T> {
         let store = self.store.clone();
+        // A refusal is no failure of the store, so the store gets it as a result.
+        let work = move |tx: &Transaction<'_>| match work(tx).map_err(E::into) {
+            Ok(done) => Ok(Ok(done)),
+            Err(TransactionError::Refused(refusal)) => Ok(Err(refusal)),
+            Err(TransactionError::Database(error)) => Err(error),
+        };
         let done = tokio::task::spawn_blocking(move || store.transaction(work)).await;
         done.map_err(S3Error::internal_error)?.map_err(|error| {
             tracing::error!(%error, "the store failed");
             S3Error::internal_error(error)
-        })
+        })?
     }
 
-    /// Finds an object, telling a missing bucket from a missing key.
+    /// Finds an object and reads it. The error tells a missing bucket from a missing key.
     async fn find<T: Send + 'static>(
         &self,
         bucket: String,
         key: String,
-        read: impl FnOnce(&Transaction<'_>, Stored) -> rusqlite::Result<T> + Send + 'static,
+        read: impl FnOnce(&Transaction<'_>, Stored) -> Result<T, TransactionError> + Send + 'static,
     ) -> S3Result<T> {
-        let found = self
-            .run(move |tx| match stored(tx, &bucket, &key)? {
-                Some(object) => read(tx, object).map(Ok),
-                None => bucket_exists(tx, &bucket).map(Err),
-            })
-            .await?;
-        found.map_err(|bucket| {
-            if bucket {
-                s3_error!(NoSuchKey, "The specified key does not exist.")
-            } else {
-                s3_error!(NoSuchBucket, "The specified bucket does not exist.")
+        self.run(move |tx| match stored(tx, &bucket, &key)? {
+            Some(object) => read(tx, object),
+            None if bucket_exists(tx, &bucket)? => {
+                Err(s3_error!(NoSuchKey, "The specified key does not exist.").into())
             }
+            None => Err(s3_error!(NoSuchBucket, "The specified bucket does not exist.").into()),
         })
+        .await
     }
 
     async fn require_bucket(&self, bucket: &str) -> S3Result<()> {
@@ -173,19 +195,21 @@ impl S3 for Objects {
         let described = serde_json::to_string(&described).map_err(S3Error::internal_error)?;
         let (only_new, only_over) = (input.if_none_match, input.if_match);
         let (bucket, key, now, tag) = (input.bucket, input.key, (self.clock)(), etag.clone());
-        self.run(move |tx| {
+        self.run(move |tx| -> Result<(), TransactionError> {
             if !bucket_exists(tx, &bucket)? {
-                return Ok(Err(s3_error!(NoSuchBucket, "The specified bucket does not exist.")));
+                return Err(s3_error!(NoSuchBucket, "The specified bucket does not exist.").into());
             }
             let before = stored(tx, &bucket, &key)?;
             if before.is_some() && only_new.is_some() {
-                return Ok(Err(s3_error!(PreconditionFailed)));
+                return Err(s3_error!(PreconditionFailed).into());
             }
             if let Some(condition) = &only_over {
                 match (&before, condition.as_etag()) {
-                    (None, _) => return Ok(Err(s3_error!(NoSuchKey, "The specified key does not exist."))),
+                    (None, _) => {
+                        return Err(s3_error!(NoSuchKey, "The specified key does not exist.").into());
+                    }
                     (Some(before), Some(wanted)) if wanted.value() != before.etag => {
-                        return Ok(Err(s3_error!(PreconditionFailed)));
+                        return Err(s3_error!(PreconditionFailed).into());
                     }
                     (Some(_), _) => {}
                 }
@@ -197,19 +221,19 @@ impl S3 for Objects {
                  headers = excluded.headers, body = excluded.body",
             )?
             .execute(params![bucket, key, body.len(), tag, now, described, body])?;
-            Ok(Ok(()))
+            Ok(())
         })
-        .await??;
+        .await?;
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(ETag::Strong(etag)), ..Default::default() }))
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let GetObjectInput { bucket, key, range, if_match, if_none_match, .. } = req.input;
-        let read = move |tx: &Transaction<'_>, object: Stored| {
+        let read = move |tx: &Transaction<'_>, object: Stored| -> Result<_, TransactionError> {
             let wanted = match range.map(|range| range.check(object.size)) {
                 None => None,
                 Some(Ok(wanted)) => Some(wanted),
-                Some(Err(_)) => return Ok(Err(s3_error!(InvalidRange))),
+                Some(Err(_)) => return Err(s3_error!(InvalidRange).into()),
             };
             let part = wanted.clone().unwrap_or(0..object.size);
             let body: Vec<u8> = tx
@@ -217,9 +241,9 @@ impl S3 for Objects {
                     "SELECT coalesce(substr(body, ?2 + 1, ?3), zeroblob(0)) FROM objects WHERE id = ?1",
                 )?
                 .query_row(params![object.id, part.start, part.end - part.start], |row| row.get(0))?;
-            Ok(Ok((object, wanted, body)))
+            Ok((object, wanted, body))
         };
-        let (object, wanted, body) = self.find(bucket, key, read).await??;
+        let (object, wanted, body) = self.find(bucket, key, read).await?;
         check_conditions(&object, if_match.as_ref(), if_none_match.as_ref())?;
         let content_range =
             wanted.as_ref().map(|part| format!("bytes {}-{}/{}", part.start, part.end - 1, object.size));

@@ -6,13 +6,13 @@
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue, Uri, header, request::Parts, uri::PathAndQuery};
 
-use crate::answer::Fault;
+use crate::answer::AwsError;
 
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// Makes a signed request an anonymous one and gives its plain body.
-pub(crate) fn strip(parts: &mut Parts, body: Bytes) -> Result<Bytes, Fault> {
+pub(crate) fn strip(parts: &mut Parts, body: Bytes) -> Result<Bytes, AwsError> {
     parts.headers.remove(header::AUTHORIZATION);
     if let Some(uri) = without_signature(&parts.uri) {
         parts.uri = uri;
@@ -22,7 +22,7 @@ pub(crate) fn strip(parts: &mut Parts, body: Bytes) -> Result<Bytes, Fault> {
         return Ok(body);
     }
     let malformed =
-        || Fault::sender("IncompleteBody", "The body is not what its aws-chunked coding announces.");
+        || AwsError::sender("IncompleteBody", "The body is not what its aws-chunked coding announces.");
     let (plain, trailer) = decode(&body).ok_or_else(malformed)?;
     let announced = parts.headers.remove(DECODED_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length != plain.len()) {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::batch::{self, sent_json};
 use super::message::{Attributes, Outgoing, Receive, Received, md5_of_attributes, md5_of_body};
 use super::{ACCOUNT, QueueError, Queues};
-use crate::answer::{Answer, Fault, input};
+use crate::answer::{Answer, AwsError, input};
 
 /// Where clients find the queues, for the URLs we hand out.
 pub(crate) struct Endpoint(pub(crate) String);
@@ -138,15 +138,15 @@ pub(crate) async fn handle(queues: &Queues, endpoint: &Endpoint, operation: &str
             Ok(json!({"QueueUrl": endpoint.queue_url(&queue_name)}))
         }
         "ListQueues" => Ok(list(queues, endpoint, input(body)?)),
-        "DeleteQueue" => queues.remove(&queue_of(body)?.0).map(done).map_err(Fault::from),
-        "PurgeQueue" => queues.purge(&queue_of(body)?.0).map(done).map_err(Fault::from),
+        "DeleteQueue" => queues.remove(&queue_of(body)?.0).map(done).map_err(AwsError::from),
+        "PurgeQueue" => queues.purge(&queue_of(body)?.0).map(done).map_err(AwsError::from),
         "GetQueueAttributes" => {
             let (queue, input) = queue_of(body)?;
             attributes(queues, &queue, &input.attribute_names)
         }
         "SetQueueAttributes" => {
             let (queue, input) = queue_of(body)?;
-            queues.set_attributes(&queue, input.attributes).map(done).map_err(Fault::from)
+            queues.set_attributes(&queue, input.attributes).map(done).map_err(AwsError::from)
         }
         "SendMessage" => {
             let SendOne { queue_url, message } = input(body)?;
@@ -156,7 +156,7 @@ pub(crate) async fn handle(queues: &Queues, endpoint: &Endpoint, operation: &str
         "ReceiveMessage" => receive(queues, input(body)?).await,
         "DeleteMessage" => {
             let ReceiptInput { queue_url, receipt_handle, .. } = input(body)?;
-            queues.delete(&queue_name(&queue_url)?, &receipt_handle).map(done).map_err(Fault::from)
+            queues.delete(&queue_name(&queue_url)?, &receipt_handle).map(done).map_err(AwsError::from)
         }
         "DeleteMessageBatch" => batch::delete(queues, input(body)?),
         "ChangeMessageVisibility" => {
@@ -165,7 +165,7 @@ pub(crate) async fn handle(queues: &Queues, endpoint: &Endpoint, operation: &str
             Ok(Value::Null)
         }
         "ChangeMessageVisibilityBatch" => batch::change_visibility(queues, input(body)?),
-        _ => Err(Fault::unknown_operation(operation)),
+        _ => Err(AwsError::unknown_operation(operation)),
     }
 }
 
@@ -173,7 +173,7 @@ fn done((): ()) -> Value {
     Value::Null
 }
 
-fn queue_of(body: &[u8]) -> Result<(String, QueueInput), Fault> {
+fn queue_of(body: &[u8]) -> Result<(String, QueueInput), AwsError> {
     let input: QueueInput = input(body)?;
     Ok((queue_name(&input.queue_url)?, input))
 }

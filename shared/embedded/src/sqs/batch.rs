@@ -123,7 +123,7 @@ pub(crate) fn change_visibility(queues: &Queues, batch: Batch<VisibilityEntry>) 
     Ok(outcomes.into_json())
 }
 
-/// What a sender is told of a message.
+/// The answer to a sender for one message.
 pub(crate) fn sent_json(sent: &Sent) -> Value {
     let mut answer = json!({"MessageId": sent.message_id, "MD5OfMessageBody": sent.md5_of_body});
     if let Some(md5) = &sent.md5_of_attributes {

@@ -1,6 +1,6 @@
 //! What can go wrong with a queue, and how AWS names it.
 
-use crate::answer::Fault;
+use crate::answer::AwsError;
 
 /// An operation on a queue that was refused.
 #[derive(Debug, thiserror::Error)]
@@ -107,13 +107,14 @@ impl QueueError {
     }
 }
 
-impl From<QueueError> for Fault {
+impl From<QueueError> for AwsError {
     fn from(error: QueueError) -> Self {
         let (code, query_code) = error.codes();
         if error.is_senders() {
-            Fault::sender(format!("com.amazonaws.sqs#{code}"), error.to_string()).with_query_code(query_code)
+            AwsError::sender(format!("com.amazonaws.sqs#{code}"), error.to_string())
+                .with_query_code(query_code)
         } else {
-            Fault::internal(error.to_string())
+            AwsError::internal(error.to_string())
         }
     }
 }

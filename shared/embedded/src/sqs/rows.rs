@@ -108,8 +108,8 @@ pub(crate) fn receive(
         })
 }
 
-/// Moves a message to a dead letter queue, where it starts anew but keeps its id and its age.
-pub(crate) fn bury(
+/// Moves a message to a dead-letter queue. It keeps its id and its age; its receives are counted anew.
+pub(crate) fn move_to_dead_letter_queue(
     transaction: &Transaction<'_>,
     seq: i64,
     queue: i64,

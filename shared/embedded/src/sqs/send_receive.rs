@@ -92,7 +92,7 @@ impl Queues {
         let mut queues = self.lock();
         let now = (self.clock)();
         let redrive = find(&mut queues, name)?.settings.redrive();
-        let grave = redrive.and_then(|redrive| {
+        let dead_letter_target = redrive.and_then(|redrive| {
             let dead = queues.get(&redrive.dead_letter_queue)?;
             Some((redrive.max_receives, redrive.dead_letter_queue, dead.id))
         });
@@ -106,7 +106,7 @@ impl Queues {
         while taken.len() < how.max
             && let Some(seq) = queue.index.next()
         {
-            match &grave {
+            match &dead_letter_target {
                 Some((max, ..)) if queue.index.get(seq).is_some_and(|entry| entry.receives >= *max) => {
                     dead.extend(queue.index.remove(seq).map(|entry| (seq, entry)));
                 }
@@ -121,21 +121,22 @@ impl Queues {
         }
         let id = queue.id;
         let written = self.store.transaction(|tx| {
-            if let Some((_, _, grave)) = &grave {
+            if let Some((_, _, target)) = &dead_letter_target {
                 let source = queue_arn(&self.region, name);
-                dead.iter().try_for_each(|(seq, _)| rows::bury(tx, *seq, *grave, &source))?;
+                dead.iter()
+                    .try_for_each(|(seq, _)| rows::move_to_dead_letter_queue(tx, *seq, *target, &source))?;
             }
             taken.iter().map(|seq| rows::receive(tx, id, *seq, now, until)).collect()
         });
         let received = match written {
             Ok(received) => received,
             Err(error) => {
-                // The index ran ahead of a store that refused: what is stored is the truth.
+                // The index has taken messages that the store has not: load it again from the store.
                 self.reload(&mut queues, now)?;
                 return Err(error.into());
             }
         };
-        if let Some(queue) = grave.and_then(|(_, name, _)| queues.get_mut(&name))
+        if let Some(queue) = dead_letter_target.and_then(|(_, name, _)| queues.get_mut(&name))
             && !dead.is_empty()
         {
             for (seq, entry) in dead {
@@ -160,7 +161,7 @@ impl Queues {
         let mut queues = self.lock();
         let queue = find(&mut queues, name)?;
         let parsed: Vec<_> = receipts.iter().map(|handle| queue.receipt(handle)).collect();
-        // A message that is gone is deleted; one received again since belongs to its newer receipt.
+        // A missing message was deleted before. A message that was received again since belongs to its newer receipt.
         let current: Vec<i64> = parsed
             .iter()
             .flatten()
@@ -176,7 +177,7 @@ impl Queues {
         Ok(parsed.into_iter().map(|receipt| receipt.map(|_| ())).collect())
     }
 
-    /// Hides a message in flight for so many seconds from now; 0 makes it visible at once.
+    /// Hides a message in flight for a number of seconds from now; 0 makes it visible at once.
     pub fn change_visibility(&self, name: &str, receipt: &str, seconds: u32) -> Result<(), QueueError> {
         if seconds > 43_200 {
             return Err(QueueError::InvalidParameterValue(format!(

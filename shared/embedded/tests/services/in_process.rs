@@ -9,7 +9,7 @@ use ledgerline_embedded::{InProcess, Moment, Verdict};
 use crate::dynamo::{table, text};
 use crate::world::World;
 
-/// What a client hears of a refusal: its code and its message.
+/// The code and the message of a refusal, as the client gets them.
 fn refusal<E: ProvideErrorMetadata>(error: SdkError<E>) -> (String, String) {
     (error.code().unwrap_or_default().to_owned(), error.message().unwrap_or_default().to_owned())
 }
@@ -62,7 +62,7 @@ async fn a_client_that_outlives_the_services_hears_so() {
 }
 
 #[tokio::test]
-async fn a_receive_that_nobody_waits_for_takes_no_message() {
+async fn an_abandoned_receive_takes_no_message() {
     let (comes, mut came) = tokio::sync::mpsc::unbounded_channel();
     let world = World::with_interceptor(Arc::new(move |call, moment| {
         if call.operation == "ReceiveMessage" && matches!(moment, Moment::Before) {

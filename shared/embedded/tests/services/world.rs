@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Lets so many seconds pass.
+    /// Moves the clock on by a number of seconds.
     pub(crate) fn pass(&self, seconds: u64) {
         self.now.fetch_add(seconds * 1000, Ordering::SeqCst);
         self.embedded.clock_moved();

@@ -146,7 +146,7 @@ fn exactly_the_optional_fields_may_be_left_out() {
 }
 
 #[test]
-fn a_type_of_somebody_else_is_plain_json() {
+fn an_unknown_type_is_plain_json() {
     assert!(Known::read("price.changed", &Properties::new()).is_none());
 }
 

@@ -1,3 +1,5 @@
+//! The fold of a run's log.
+
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
@@ -223,7 +225,7 @@ impl RunHistory {
     /// attempts at steps.
     pub fn open_timers(&self) -> impl Iterator<Item = (&Name, Millis)> {
         let retries = self.open_steps().filter_map(|step| Some((&step.step_id, step.retry_after?)));
-        let waits = self.open_waits().filter_map(|wait| Some((&wait.wait_id, wait.what.due()?)));
+        let waits = self.open_waits().filter_map(|wait| Some((&wait.wait_id, wait.target.due()?)));
         retries.chain(waits)
     }
 

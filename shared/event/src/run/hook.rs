@@ -1,3 +1,5 @@
+//! Hooks of a run: their tokens, and the payloads that they have taken.
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -7,9 +9,13 @@ use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 states! {
     /// The state of a hook.
     HookState {
-        Active "active" false "It takes payloads.",
-        Disposed "disposed" true "It takes no more payloads.",
-        Conflicted "conflicted" true "Another hook has its token.",
+        open {
+            Active "active" "It takes payloads.",
+        }
+        terminal {
+            Disposed "disposed" "It takes no more payloads.",
+            Conflicted "conflicted" "Another hook has its token.",
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+//! The error of an event that the state of its entity does not allow.
+
 use super::{RunState, change::Lifecycle};
 use crate::{Name, RunEntity, RunEventType};
 

@@ -1,3 +1,5 @@
+//! Steps of a run: their states, results and retries.
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,10 +12,14 @@ use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 states! {
     /// The state of a step.
     StepState {
-        Pending "pending" false "It waits for its first or its next attempt.",
-        Running "running" false "An attempt at it runs.",
-        Completed "completed" true "It has a result and never runs again.",
-        Failed "failed" true "It failed and is not retried.",
+        open {
+            Pending "pending" "It waits for its first or its next attempt.",
+            Running "running" "An attempt at it runs.",
+        }
+        terminal {
+            Completed "completed" "It has a result and never runs again.",
+            Failed "failed" "It failed and is not retried.",
+        }
     }
 }
 

@@ -386,5 +386,5 @@ fn what_a_foreign_runner_leaves_out_is_filled_in() {
     let step = history.steps().iter().next().unwrap();
     assert_eq!((step.attempt, step.retries, step.retry_after), (3, 1, None));
     let wait = history.waits().iter().next().unwrap();
-    assert_eq!((&wait.what, wait.outcome), (&WaitFor::Unknown, Some(WaitOutcome::Elapsed)));
+    assert_eq!((&wait.target, wait.outcome), (&WaitFor::Unknown, Some(WaitOutcome::Elapsed)));
 }

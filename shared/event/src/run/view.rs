@@ -1,3 +1,5 @@
+//! A run with its entities, as the API shows it.
+
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! Waits of a run: what each waits for, and how it ended.
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -7,8 +9,12 @@ use crate::{LogEvent, Millis, Name, RunEntity, envelope::read_field};
 states! {
     /// The state of a wait.
     WaitState {
-        Waiting "waiting" false "It waits.",
-        Completed "completed" true "It is over.",
+        open {
+            Waiting "waiting" "It waits.",
+        }
+        terminal {
+            Completed "completed" "It is over.",
+        }
     }
 }
 
@@ -75,7 +81,7 @@ impl WaitOutcome {
     }
 }
 
-/// The object of a wait.
+/// What a wait waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum WaitFor {
@@ -90,7 +96,7 @@ pub enum WaitFor {
         event_name: Name,
         /// Its match contains this object.
         match_criteria: Value,
-        /// When the wait is over even if nothing comes.
+        /// When a timer ends the wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
         /// The wait ignores events that were sent before this time.
@@ -101,7 +107,7 @@ pub enum WaitFor {
     Task {
         /// Its request id.
         task: Name,
-        /// When the wait is over even if nothing comes.
+        /// When a timer ends the wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
     },
@@ -109,7 +115,7 @@ pub enum WaitFor {
     Job {
         /// Its id.
         job: Name,
-        /// When the wait is over even if nothing comes.
+        /// When a timer ends the wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Millis>,
     },
@@ -138,7 +144,7 @@ impl WaitFor {
         }
     }
 
-    /// When the wait is over even if nothing comes.
+    /// When a timer ends it: the end of a sleep, or a timeout.
     pub const fn due(&self) -> Option<Millis> {
         match self {
             Self::Sleep { resume_at } => Some(*resume_at),
@@ -158,16 +164,16 @@ pub struct Wait {
     pub wait_id: Name,
     /// Its state.
     pub state: WaitState,
-    /// Its object.
+    /// What it waits for.
     #[serde(flatten)]
-    pub what: WaitFor,
+    pub target: WaitFor,
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<WaitOutcome>,
     /// The event that completed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Name>,
-    /// The wait that had the event before, and that the code dropped before it read the event.
+    /// The abandoned wait that had received this event unread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handed_over_from: Option<Name>,
     /// When it was created.
@@ -182,7 +188,7 @@ impl Wait {
         Self {
             wait_id: event.correlation_id.clone(),
             state: WaitState::Waiting,
-            what: WaitFor::of(&event.event_data),
+            target: WaitFor::of(&event.event_data),
             outcome: None,
             event_id: None,
             handed_over_from: None,
@@ -197,7 +203,7 @@ impl Wait {
             // `Wait::created` handles it: this wait exists.
             WaitChange::Created => {}
             WaitChange::Completed => {
-                // External runners that know only sleeps give no outcome.
+                // Programs that drive external runs and know only sleeps give no outcome.
                 self.outcome = read_field(&event.event_data, "outcome").or(Some(WaitOutcome::Elapsed));
                 self.event_id = read_field(&event.event_data, "eventId");
                 self.handed_over_from = read_field(&event.event_data, "handedOverFrom");

@@ -14,7 +14,8 @@ use super::{
 use crate::JobDriver;
 
 impl JobDriver {
-    /// Moves each of `tasks` on, from the parent at the given position, and starts those that wait for nothing.
+    /// Moves each of `tasks` past its completed parents, from the parent at the given position on, and starts those that
+    /// wait for none.
     pub async fn advance(
         &self,
         job_id: &Name,
@@ -25,18 +26,18 @@ impl JobDriver {
         let mut moving: Vec<Moving> = tasks.into_iter().map(|(node, next)| Moving::new(node, next)).collect();
         let mut ready = Vec::new();
         while !moving.is_empty() {
-            let looked: BTreeSet<&str> = moving.iter().flat_map(Moving::looked_at).collect();
-            let completed = completed_of(self.records.ends(tenant, job_id, looked).await?);
+            let next_parents: BTreeSet<&str> = moving.iter().flat_map(Moving::looked_at).collect();
+            let completed = completed_of(self.records.ends(tenant, job_id, next_parents).await?);
             let mut waiting: Vec<Moving> = Vec::new();
-            let mut on = Vec::new();
+            let mut moving_on = Vec::new();
             for task in std::mem::take(&mut moving) {
                 match task.pass(&completed) {
                     Step::Start(node) => ready.push(Ready { node, generation: 1 }),
                     Step::Wait(task) => waiting.push(task),
-                    Step::Move(task) => on.push(task),
+                    Step::Move(task) => moving_on.push(task),
                 }
             }
-            // The mark first, and only then the look: the parent writes its outcome first, and only then looks for marks.
+            // Put the marks, then read the outcomes: the end of a parent writes its outcome, and then reads the marks.
             let marks =
                 waiting.iter().filter_map(|task| Some((task.parent()?, task.node().task_id.as_str())));
             self.records.put_waits(tenant, job_id, marks, kept_until(cause.ttl)).await?;
@@ -46,15 +47,15 @@ impl JobDriver {
                 match task.pass_mark(&completed) {
                     Step::Start(node) => ready.push(Ready { node, generation: 1 }),
                     Step::Wait(_) => {}
-                    Step::Move(task) => on.push(task),
+                    Step::Move(task) => moving_on.push(task),
                 }
             }
-            moving = on;
+            moving = moving_on;
         }
         Box::pin(self.start_tasks(job_id, ready, cause)).await
     }
 
-    /// Who waits for any of these tasks, with the position after the one that was waited for.
+    /// The tasks that wait for any of `parents`, each with the position after that parent.
     pub async fn waiting_for(
         &self,
         tenant: &Name,

@@ -14,9 +14,9 @@ enum JobStep {
     Completed,
     /// All of its tasks are completed: the job completes.
     Complete,
-    /// It belongs into this list.
+    /// It is not in the list of its state: put it into this one.
     PutInList(String),
-    /// It is where it belongs.
+    /// It is in the list of its state.
     Listed,
 }
 
@@ -69,7 +69,7 @@ impl JobDriver {
         if job.claim_state == Some(ClaimState::Pending) {
             self.outbox.resume(&key).await?;
         }
-        let emitter = self.emitter.handling(cause).within(|origin| origin.app = job.app_name.clone());
+        let emitter = self.emitter.handling(cause).with_scope(|scope| scope.app = job.app_name.clone());
         let properties = self.completed_properties(tenant, job_id, job.total).await?;
         let event = emitter.catalogued(job_id.as_str(), properties).build_plain()?;
         let completed_at = event.timestamp;

@@ -20,10 +20,10 @@ pub enum Ended {
     Job { tenant: Name, run_id: Name, job_id: Name, failed_task: Option<Name> },
 }
 
-/// Hears of ends. The wiring gives it, since runs live beside jobs.
+/// Receives ends. The stage injects it: the crate of runs does not depend on this one.
 pub type EndListener = Arc<dyn Fn(Ended) -> BoxFuture<'static, Result<(), ComponentError>> + Send + Sync>;
 
-/// What tasks of jobs are given: their own inputs, and the outputs of their parents.
+/// The inputs of tasks of jobs: their own, and the outputs of their parents.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct JobInputs {

@@ -1,10 +1,10 @@
-//! Writing down how tasks of a job ended, together with the job's counts, each once.
+//! Notes how tasks of a job ended and counts it in the job, in one transaction, each end once.
 
 use ledgerline_event::Name;
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{EndsCount, JobEnd, JobRecords, RequestRetry, wait_for_turn};
+use ledgerline_store::{EndsCount, JobEnd, JobRecords, RequestRetry, back_off};
 
-/// Outcomes of one transaction.
+/// The most ends that one transaction counts.
 const AT_ONCE: usize = 40;
 
 /// An end, and whether the job counts the task as active.
@@ -30,7 +30,7 @@ pub(super) async fn count_ends(
                 EndsCount::Applied => break,
                 EndsCount::JobMissing => {
                     // The ends are noted: if the job is created again, it counts them.
-                    tracing::error!(%tenant, %job_id, "tasks of a job ended that is missing");
+                    tracing::error!(%tenant, %job_id, "tasks ended whose job has no record");
                     for counted in rest.drain(..) {
                         records.note_end(tenant, job_id, &counted.end).await?;
                     }
@@ -42,7 +42,7 @@ pub(super) async fn count_ends(
                         !positions.contains(&(position - 1))
                     });
                 }
-                EndsCount::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                EndsCount::Busy(why) => back_off(&mut retries, why).await?,
             }
         }
     }

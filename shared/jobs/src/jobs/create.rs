@@ -9,10 +9,10 @@ use ledgerline_event::{
     catalogue::{JobCreated, JobTask, JobTasksAdded},
     dag::{Node, check_added, check_job},
 };
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_outbox::ComponentError;
 use ledgerline_store::{
-    EarlyAddition, JobEnd, JobUpdate, PutNew, RequestRetry, TaskAddition, TaskOutcome, wait_for_turn,
+    EarlyAddition, JobEnd, JobUpdate, PutNew, RequestRetry, TaskAddition, TaskOutcome, back_off,
 };
 use serde::Deserialize;
 
@@ -117,7 +117,7 @@ impl JobDriver {
     pub async fn early_additions(&self, tenant: &Name, job_id: &Name) -> Result<(), ComponentError> {
         for mark in self.records.early_additions(tenant, job_id).await? {
             let Some(event) = self.timeline.stored_at(tenant, &mark.event_sk).await? else { continue };
-            let place = Place { sk: mark.event_sk, event };
+            let place = TimelineEvent { sk: mark.event_sk, event };
             Box::pin(self.handle_early_addition(&place)).await?;
         }
         Ok(())
@@ -140,7 +140,7 @@ impl JobDriver {
             match self.records.count_addition(tenant, job_id, &event.event_id, count, ttl).await? {
                 TaskAddition::Applied | TaskAddition::AddedBefore => return Ok(true),
                 TaskAddition::Refused => return Ok(false),
-                TaskAddition::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                TaskAddition::Busy(why) => back_off(&mut retries, why).await?,
             }
         }
     }

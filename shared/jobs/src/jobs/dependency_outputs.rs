@@ -1,4 +1,4 @@
-//! What tasks have put out, for those that wait for it. Outputs may be large and many: only some are held at a time.
+//! The outputs of tasks, for the tasks that depend on them. Outputs may be large and many: only some are held at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::start::Ready;
 use crate::JobInputs;
 
-/// What one task may be given by its parents, in bytes of JSON: it is held in memory whole.
-const GIVEN_MAX: usize = 20_000_000;
+/// The most bytes of JSON that the parents of one task may put out: all of it is held in memory.
+const MAX_OUTPUT_BYTES: usize = 20_000_000;
 /// Outputs that are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 8;
 
@@ -24,7 +24,7 @@ pub struct Outputs {
 }
 
 impl JobInputs {
-    /// Where to find what the parents of some tasks have put out.
+    /// Where the outputs of the parents of some tasks are.
     pub async fn outputs_for(
         &self,
         tenant: &Name,
@@ -40,7 +40,7 @@ impl JobInputs {
     }
 
     /// The outputs of some parents, by their ids.
-    pub async fn given_by(
+    pub async fn outputs_of(
         &self,
         tenant: &Name,
         parents: &[String],
@@ -68,13 +68,13 @@ impl JobInputs {
                     given.insert(parent.clone(), output.clone());
                 }
             }
-            if bytes > GIVEN_MAX {
+            if bytes > MAX_OUTPUT_BYTES {
                 let reason = format!(
-                    "the outputs of its parents have over {GIVEN_MAX} bytes; let them put out references"
+                    "the outputs of its parents have over {MAX_OUTPUT_BYTES} bytes; let them put out references"
                 );
                 return Err(Invalid::new("dependencyOutputs", reason).into());
             }
-            if outputs.bytes > GIVEN_MAX {
+            if outputs.bytes > MAX_OUTPUT_BYTES {
                 outputs.fetched.clear();
                 outputs.bytes = 0;
             }

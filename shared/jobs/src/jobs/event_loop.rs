@@ -1,24 +1,24 @@
-//! What the drainer `jobs` does with a page of events: tasks are folded into their rows, and jobs are driven, each
-//! job's events in their order and different jobs side by side.
+//! What the drainer `jobs` does with a page of events: it folds task events into the rows of tasks, and then drives jobs:
+//! each job's events in their order, different jobs concurrently.
 
 use std::collections::BTreeMap;
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{Event, Name, overflow};
-use ledgerline_ledger::{EmitError, Emitter, Place, Timeline};
+use ledgerline_ledger::{EmitError, Emitter, Timeline, TimelineEvent};
 use ledgerline_store::{Fault, JobRecords};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{EndListener, JobInputs, Jobs, on_task_ended::job_of};
+use super::{EndListener, JobInputs, Jobs, on_task_ended::job_and_task_of};
 use crate::Tasks;
 use ledgerline_outbox::{About, ComponentError, Notice, Outbox};
 
 /// The drainer that drives jobs.
 const DRAINER: &str = "jobs";
-/// Jobs that are driven side by side.
+/// Jobs that are driven at the same time.
 const LANES: usize = 8;
-/// Task events that are folded before jobs are driven by them: a job's event says how its tasks stand.
+/// Task events that are folded at once, before they drive their jobs: an event of a job lists the states of its tasks.
 const FOLDED_AT_ONCE: usize = 200;
 
 /// What the drainer `jobs` does with events.
@@ -34,25 +34,25 @@ pub struct JobDriver {
     pub notify: EndListener,
 }
 
-/// How far a page is handled.
+/// How far a page was handled.
 #[derive(Debug)]
 pub struct Handled {
     /// The length of the finished prefix.
     pub finished: usize,
-    /// Why it is not everything.
+    /// Why the rest was not handled.
     pub stop: Option<Stop>,
 }
 
-/// Why a page is not handled to its end.
+/// Why handling a page stopped.
 #[derive(Debug)]
 pub enum Stop {
     /// The deadline has passed.
     OutOfTime,
-    /// A service did not do its part.
+    /// A request to a service failed.
     Trouble(ComponentError),
 }
 
-/// What an event means here.
+/// What an event does to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     TaskEnded,
@@ -67,12 +67,12 @@ fn meaning(event: &Event) -> Option<Meaning> {
         ("JOB", "Job Created") => Some(Meaning::JobCreated),
         ("JOB", "Job Tasks Added") => Some(Meaning::TasksAdded),
         ("JOB", "Job Resumed") => Some(Meaning::JobResumed),
-        // What a task does meanwhile is folded; what is said of a job follows from it and drives nothing.
+        // Other task events are only folded; other job events follow from what the drainer did, and need no handling.
         _ => None,
     }
 }
 
-/// Why the same attempt fails again however often it is made; `None` if it may succeed later.
+/// Why a retry can never succeed; `None` if it may.
 fn refusal(error: &ComponentError) -> Option<String> {
     match error {
         ComponentError::Invalid(invalid) | ComponentError::Emit(EmitError::Invalid(invalid)) => {
@@ -83,27 +83,27 @@ fn refusal(error: &ComponentError) -> Option<String> {
     }
 }
 
-/// What belongs together: a job with its tasks, or a task of no job.
-fn whose(event: &Event) -> Name {
-    job_of(event).map_or_else(|| event.entity_id.clone(), |(job_id, _)| job_id)
+/// The job of an event, or the task if it is of no job: the events of one of these are handled in their order.
+fn job_of(event: &Event) -> Name {
+    job_and_task_of(event).map_or_else(|| event.entity_id.clone(), |(job_id, _)| job_id)
 }
 
 impl JobDriver {
-    /// Drives `jobs`, and tells `notify` of ends.
+    /// Drives `jobs`, and passes ends to `notify`.
     pub fn new(jobs: Jobs, emitter: Emitter, timeline: Timeline, notify: EndListener) -> Self {
         let Jobs { records, inputs, tasks, outbox } = jobs;
         Self { emitter, timeline, records, inputs, tasks, outbox, notify }
     }
 
-    /// Handles `places`, which are in order, except those that `finished_before` knows.
+    /// Handles `places`, which are in order, except those for which `finished_before` returns `true`.
     pub async fn drive(
         &self,
         tenant: &Name,
-        places: &[Place],
+        places: &[TimelineEvent],
         finished_before: impl Fn(&str) -> bool,
         deadline: Option<Instant>,
     ) -> Handled {
-        let fresh: Vec<(usize, &Place)> =
+        let fresh: Vec<(usize, &TimelineEvent)> =
             places.iter().enumerate().filter(|(_, place)| !finished_before(&place.sk)).collect();
         for some in fresh.chunks(FOLDED_AT_ONCE) {
             let Some((first, _)) = some.first() else { continue };
@@ -115,14 +115,14 @@ impl JobDriver {
             if let Err(error) = Box::pin(self.tasks.fold_tasks(tenant, tasks)).await {
                 return Handled { finished: *first, stop: Some(Stop::Trouble(error)) };
             }
-            let mut lanes: BTreeMap<Name, Vec<(usize, Meaning, &Place)>> = BTreeMap::new();
+            let mut lanes: BTreeMap<Name, Vec<(usize, Meaning, &TimelineEvent)>> = BTreeMap::new();
             for (index, place) in some {
                 if let Some(meaning) = meaning(&place.event) {
-                    lanes.entry(whose(&place.event)).or_default().push((*index, meaning, place));
+                    lanes.entry(job_of(&place.event)).or_default().push((*index, meaning, place));
                 }
             }
             let lanes: Vec<_> =
-                lanes.into_iter().map(|(whose, events)| self.drive_lane(whose, events).boxed()).collect();
+                lanes.into_iter().map(|(job_id, events)| self.drive_lane(job_id, events).boxed()).collect();
             let stops: Vec<_> = stream::iter(lanes).buffer_unordered(LANES).collect().await;
             // Every lane went on to its end or to its own stop: everything before the first stop is finished.
             if let Some((index, error)) = stops.into_iter().flatten().min_by_key(|(index, _)| *index) {
@@ -132,18 +132,18 @@ impl JobDriver {
         Handled { finished: places.len(), stop: None }
     }
 
-    /// Handles the events of one job. Answers where it stopped, if it did.
+    /// Handles the events of one job. Returns where it stopped and why, if it did.
     async fn drive_lane(
         &self,
-        whose: Name,
-        events: Vec<(usize, Meaning, &Place)>,
+        job_id: Name,
+        events: Vec<(usize, Meaning, &TimelineEvent)>,
     ) -> Option<(usize, ComponentError)> {
         for run in events.chunk_by(|(_, one, _), (_, other, _)| *one == Meaning::TaskEnded && one == other) {
             let [(index, meaning, place), ..] = run else { continue };
             let done = match meaning {
                 Meaning::TaskEnded => {
-                    let places: Vec<&Place> = run.iter().map(|(_, _, place)| *place).collect();
-                    Box::pin(self.handle_ends(&whose, &places)).await
+                    let places: Vec<&TimelineEvent> = run.iter().map(|(_, _, place)| *place).collect();
+                    Box::pin(self.handle_ends(&job_id, &places)).await
                 }
                 Meaning::JobCreated | Meaning::TasksAdded | Meaning::JobResumed => {
                     let done = Box::pin(self.changed(*meaning, place)).await;
@@ -157,10 +157,10 @@ impl JobDriver {
         None
     }
 
-    /// Drives a job by ends of its tasks. All of them together; if that is refused, each alone, so that the one which is
-    /// at fault costs the others nothing: what was done of it is done once, however often it is tried.
-    async fn handle_ends(&self, whose: &Name, places: &[&Place]) -> Result<(), ComponentError> {
-        match Box::pin(self.tasks_ended(whose, places)).await {
+    /// Handles ends of one job's tasks, all together. If that is refused, it handles each alone, so that one refused end
+    /// does not keep the others from being handled. Every action is idempotent, so repeating is safe.
+    async fn handle_ends(&self, job_id: &Name, places: &[&TimelineEvent]) -> Result<(), ComponentError> {
+        match Box::pin(self.tasks_ended(job_id, places)).await {
             Err(error) if places.len() > 1 && refusal(&error).is_some() => {}
             done => {
                 let Some(place) = places.first() else { return done };
@@ -168,17 +168,18 @@ impl JobDriver {
             }
         }
         for place in places {
-            let done = Box::pin(self.tasks_ended(whose, &[place])).await;
+            let done = Box::pin(self.tasks_ended(job_id, &[place])).await;
             Box::pin(self.notify_if_refused(done, place)).await?;
         }
         Ok(())
     }
 
-    /// An event that can never be handled must not hold up the others: people are notified of it instead.
+    /// Notifies operators of an event that can never be handled, and passes on any other error: such an event must not hold
+    /// up the others.
     async fn notify_if_refused(
         &self,
         done: Result<(), ComponentError>,
-        place: &Place,
+        place: &TimelineEvent,
     ) -> Result<(), ComponentError> {
         let Err(error) = done else { return Ok(()) };
         match refusal(&error) {
@@ -188,12 +189,12 @@ impl JobDriver {
     }
 
     /// Adds tasks to a job by an event that came before the job.
-    pub async fn handle_early_addition(&self, place: &Place) -> Result<(), ComponentError> {
+    pub async fn handle_early_addition(&self, place: &TimelineEvent) -> Result<(), ComponentError> {
         let done = Box::pin(self.changed(Meaning::TasksAdded, place)).await;
         self.notify_if_refused(done, place).await
     }
 
-    async fn changed(&self, meaning: Meaning, place: &Place) -> Result<(), ComponentError> {
+    async fn changed(&self, meaning: Meaning, place: &TimelineEvent) -> Result<(), ComponentError> {
         let mut event = place.event.clone();
         self.timeline.restore(&mut event).await?;
         if let Some(reason) = overflow::missing(&event.properties) {
@@ -207,10 +208,10 @@ impl JobDriver {
         }
     }
 
-    /// Notifies the ledger and people of an event that cannot drive a job.
-    async fn notify_refused(&self, place: &Place, reason: &str) -> Result<(), ComponentError> {
+    /// Emits that an event was refused, and alerts operators.
+    async fn notify_refused(&self, place: &TimelineEvent, reason: &str) -> Result<(), ComponentError> {
         let event = &place.event;
-        tracing::error!(event_id = %event.event_id, job = %event.entity_id, reason, "an event drives no job");
+        tracing::error!(event_id = %event.event_id, job = %event.entity_id, reason, "a job event was refused");
         let about = About { drainer: DRAINER, epoch: 0, subscription: "", event, sk: &place.sk };
         self.outbox.notify(Notice::Failed, about, json!({ "reason": reason })).await?;
         let text = format!(

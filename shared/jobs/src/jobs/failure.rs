@@ -26,7 +26,7 @@ impl JobDriver {
         for (cause, task_id, generation) in failed {
             let tenant = &cause.tenant_id;
             let key = keys::job_failure_claim(tenant, job_id, task_id, generation);
-            if self.outbox.claim_there(&key).await? {
+            if self.outbox.claim_exists(&key).await? {
                 self.outbox.resume(&key).await?;
                 continue;
             }
@@ -36,7 +36,7 @@ impl JobDriver {
             };
             let (job, failed_task_id) = (job_id.to_string(), task_id.to_string());
             let failure = JobFailureDetected { job_id: job, failed_task_id, task_statuses };
-            let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
+            let emitter = self.emitter.handling(cause).with_scope(|scope| scope.app = cause.app_name.clone());
             let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             self.outbox.execute(&[PendingEffects { key, effects, started: None, ttl: cause.ttl }]).await?;

@@ -43,7 +43,7 @@ pub struct NewNode {
 
 /// The row that a node's `inputKey` names; `None` if it names an object in the payload bucket. Keys of the two differ in
 /// how they begin, so that a version which knows only the bucket misses the input and says so.
-fn row_of(tenant: &str, job_id: &str, input_key: &str) -> Option<ControlKey> {
+fn input_row_key(tenant: &str, job_id: &str, input_key: &str) -> Option<ControlKey> {
     let pk = keys::job_partition(tenant, job_id);
     input_key.starts_with(keys::INPUTS).then(|| ControlKey { pk, sk: input_key.to_owned() })
 }
@@ -96,7 +96,7 @@ impl JobInputs {
         let missing = |key: &str| unreadable(format!("{key} is missing"));
         let json = match (&node.input, &node.input_key) {
             (Some(json), _) => json.clone().into_bytes(),
-            (None, Some(key)) => match row_of(tenant, job_id, key) {
+            (None, Some(key)) => match input_row_key(tenant, job_id, key) {
                 Some(row) => {
                     let row = self.records.input(&row).await?;
                     row.ok_or_else(|| missing(key))?.input.into_bytes()
@@ -121,7 +121,7 @@ mod tests {
             [InputPlace::Node, InputPlace::Node, InputPlace::Row, InputPlace::Row, InputPlace::Bucket]
         );
         let key = keys::job_input("t", "job-1", "evnt_1", "task-A");
-        assert_eq!(row_of("t", "job-1", &key.sk), Some(key));
-        assert_eq!(row_of("t", "job-1", "tasks/evnt_1-node.json"), None);
+        assert_eq!(input_row_key("t", "job-1", &key.sk), Some(key));
+        assert_eq!(input_row_key("t", "job-1", "tasks/evnt_1-node.json"), None);
     }
 }

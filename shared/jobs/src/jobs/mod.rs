@@ -26,6 +26,6 @@ mod submit;
 
 pub use components::{EndListener, Ended, JobInputs, Jobs};
 pub use event_loop::{Handled, JobDriver, Stop};
-pub use on_task_ended::{outcome_of, says_job};
+pub use on_task_ended::{names_own_job, outcome_of};
 pub use query::{JobDetails, JobPage, JobTaskDetails, JobView};
 pub use submit::{AddedTasks, JobSubmission, SubmittedJob, SubmittedJobTask};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use ledgerline_event::{Event, Name, dag::split_task_entity};
-use ledgerline_ledger::Place;
+use ledgerline_ledger::TimelineEvent;
 use ledgerline_outbox::ComponentError;
 use ledgerline_store::{JobEnd, TaskOutcome};
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::JobDriver;
 
-/// Ends that are looked at side by side.
-const SIDE_BY_SIDE: usize = 16;
+/// Ends that are looked at at the same time.
+const MAX_CONCURRENT: usize = 16;
 
-/// How a terminal event says that its task ended.
+/// The outcome of a task, by its terminal event.
 pub fn outcome_of(event: &Event) -> Option<TaskOutcome> {
     match event.event_type.as_str() {
         "Task Completed" => Some(TaskOutcome::Completed),
@@ -27,23 +27,24 @@ pub fn outcome_of(event: &Event) -> Option<TaskOutcome> {
     }
 }
 
-/// The job and the task in it that an event of a task is about, by its entity.
-pub(super) fn job_of(event: &Event) -> Option<(Name, Name)> {
+/// The job and the task in it that a task event is about, by its entity.
+pub(super) fn job_and_task_of(event: &Event) -> Option<(Name, Name)> {
     let (job_id, task_id) = split_task_entity(&event.entity_id)?;
     Some((Name::stored("jobId", job_id).ok()?, Name::stored("taskId", task_id).ok()?))
 }
 
-/// Whether an event of a task says that it is that of the job in its entity.
-pub fn says_job(event: &Event) -> bool {
+/// Whether the `jobId` in the properties of a task event is the job in its entity id.
+pub fn names_own_job(event: &Event) -> bool {
     let said = event.properties.get("jobId").and_then(|said| said.as_str());
     split_task_entity(&event.entity_id).is_some_and(|(job_id, _)| said == Some(job_id))
 }
 
 impl JobDriver {
-    /// Tasks of one job have ended: counts them, tells of failures, starts what waited, ends the job.
-    pub async fn tasks_ended(&self, job_id: &Name, places: &[&Place]) -> Result<(), ComponentError> {
+    /// Counts tasks of one job that have ended, emits their failures, starts the tasks that waited for them, and completes
+    /// the job if it is done.
+    pub async fn tasks_ended(&self, job_id: &Name, places: &[&TimelineEvent]) -> Result<(), ComponentError> {
         let mut done: Vec<(&Event, JobEnd)> = Vec::new();
-        for some in places.chunks(SIDE_BY_SIDE) {
+        for some in places.chunks(MAX_CONCURRENT) {
             let looked = try_join_all(some.iter().map(|place| self.look_at_end(job_id, place))).await?;
             let mut counted: Vec<Counted> = Vec::new();
             for (place, ended) in some.iter().zip(looked) {
@@ -73,19 +74,25 @@ impl JobDriver {
     }
 
     /// Whether a terminal event is the end of a task that the job knows.
-    async fn look_at_end(&self, job_id: &Name, place: &Place) -> Result<Option<Counted>, ComponentError> {
+    async fn look_at_end(
+        &self,
+        job_id: &Name,
+        place: &TimelineEvent,
+    ) -> Result<Option<Counted>, ComponentError> {
         let event = &place.event;
         let Some(outcome) = outcome_of(event) else { return Ok(None) };
         let generation = self.tasks.generation_of(event).await?;
         let Some(record) = self.tasks.observe_end(event, generation).await? else {
-            tracing::warn!(event_id = %event.event_id, task = %event.entity_id, "not the end of its task: it had another");
+            tracing::warn!(event_id = %event.event_id, task = %event.entity_id, "ignored a second terminal event: the task had already ended");
             return Ok(None);
         };
         if let Some(run_id) = &record.workflow_run_id {
             let (run_id, end) = (run_id.clone(), Box::new(Event::clone(event)));
             (self.notify)(Ended::Task { run_id, end }).await?;
         }
-        let Some((_, task_id)) = job_of(event).filter(|(of, _)| of == job_id) else { return Ok(None) };
+        let Some((_, task_id)) = job_and_task_of(event).filter(|(of, _)| of == job_id) else {
+            return Ok(None);
+        };
         let end = JobEnd {
             task_id,
             outcome,

@@ -94,7 +94,7 @@ impl From<JobRecord> for JobView {
 }
 
 impl Jobs {
-    /// The job, or that there is none.
+    /// The record of a job; an error if there is none.
     pub(super) async fn known_job(&self, tenant: &Name, job_id: &str) -> Result<JobRecord, ComponentError> {
         self.records.get(tenant, job_id).await?.ok_or_else(|| ComponentError::Unknown {
             what: "jobs",
@@ -103,7 +103,7 @@ impl Jobs {
         })
     }
 
-    /// Jobs, the newest first: of one state, or of all, those that need attention before those that are done.
+    /// Jobs of one state, the newest first; or of all, by state: failing, failed, running, completed.
     pub async fn jobs(
         &self,
         tenant: &Name,

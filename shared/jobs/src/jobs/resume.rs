@@ -6,8 +6,7 @@ use ledgerline_event::{Event, Invalid, Name, catalogue::JobResumed};
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
-    JobEnd, JobNode, JobRecord, JobRecords, JobWrite, RequestRetry, RetryCause, TaskOutcome, keys,
-    wait_for_turn,
+    JobEnd, JobNode, JobRecord, JobRecords, JobWrite, RequestRetry, RetryCause, TaskOutcome, back_off, keys,
 };
 use serde::Deserialize;
 
@@ -15,9 +14,9 @@ use super::{create::same_job, dependencies::completed_of, start::Ready};
 use crate::{JobDriver, Jobs};
 
 impl Jobs {
-    /// Resumes a job in the context of `emitter`. Answers the tasks that run again.
+    /// Resumes a job in the context of `emitter`. Returns the tasks that run again.
     pub async fn resume_job(&self, emitter: &Emitter, job_id: &str) -> Result<Vec<Name>, ComponentError> {
-        let tenant = emitter.origin().tenant.clone();
+        let tenant = emitter.scope().tenant.clone();
         let mut retries = RequestRetry::default();
         loop {
             let job = self.known_job(&tenant, job_id).await?;
@@ -41,12 +40,12 @@ impl Jobs {
                 );
                 candidates.push((end, self.tasks.records.exists(&next).await?));
             }
-            let tasks = to_resume(&job, !failed.is_empty(), &candidates).map_err(ComponentError::Refused)?;
+            let tasks = to_resume(&job, &failed, &candidates).map_err(ComponentError::Refused)?;
             let resumed = failed.iter().filter(|end| tasks.contains_key(end.task_id.as_str()));
             let resumed: Vec<Name> = resumed.map(|end| end.task_id.clone()).collect();
             let generation = job.generation + 1;
             let properties = JobResumed { job_id: job_id.to_owned(), generation, tasks };
-            let emitter = emitter.within(|origin| origin.app = job.app_name.clone());
+            let emitter = emitter.with_scope(|scope| scope.app = job.app_name.clone());
             let event = emitter.catalogued(job_id, properties).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
             let key = keys::job_resume_claim(&tenant, job_id, generation);
@@ -64,38 +63,40 @@ impl Jobs {
                 }
                 // The job may have changed since it was read: the next iteration looks up again what is left
                 // to resume.
-                JobWrite::Busy(why) => wait_for_turn(&mut retries, why).await?,
-                JobWrite::Refused => wait_for_turn(&mut retries, RetryCause::Behind).await?,
+                JobWrite::Busy(why) => back_off(&mut retries, why).await?,
+                JobWrite::Refused => back_off(&mut retries, RetryCause::LostRace).await?,
             }
         }
     }
 }
 
-/// The tasks that a resume runs again, each with its next generation; or why there are none. `candidates` are the failed
-/// tasks whose parents are completed; one that is running again has a record of the next generation.
+/// The tasks that a resume runs again, each with its next generation; or why there are none. `candidates` are those of the
+/// `failed` tasks whose parents are completed; one that is running again has a record of the next generation.
 fn to_resume(
     job: &JobRecord,
-    any_failed: bool,
+    failed: &[JobEnd],
     candidates: &[(&JobEnd, bool)],
 ) -> Result<BTreeMap<String, u32>, String> {
     let job_id = &job.job_id;
     let stopped = candidates.iter().filter(|(_, is_running_again)| !is_running_again);
     let tasks: BTreeMap<String, u32> =
         stopped.map(|(end, _)| (end.task_id.to_string(), end.generation.saturating_add(1))).collect();
-    match (any_failed, candidates.is_empty(), tasks.is_empty()) {
+    match (failed.is_empty(), candidates.is_empty(), tasks.is_empty()) {
         (_, _, false) => Ok(tasks),
-        (true, true, true) => Err(format!(
+        (false, true, true) => Err(format!(
             "what has failed in the job `{job_id}` depends on tasks that are not completed: resume it after them"
         )),
-        (true, false, true) => Err(format!("the failed tasks of the job `{job_id}` have been started again")),
-        (false, _, true) => {
+        (false, false, true) => {
+            Err(format!("the failed tasks of the job `{job_id}` have been started again"))
+        }
+        (true, _, true) => {
             Err(format!("no task of the job `{job_id}` has failed: it is {}", job.state().as_str()))
         }
     }
 }
 
-/// Those of some tasks whose parents are completed. Another system may have ended a task that waited for its parents:
-/// such a one starts after them.
+/// Those of some tasks whose parents are completed. Another system may have ended a task that still waits for its
+/// parents: it starts after them.
 async fn startable<'t>(
     records: &JobRecords,
     tenant: &Name,
@@ -111,7 +112,7 @@ async fn startable<'t>(
 }
 
 impl JobDriver {
-    /// Starts what a resume is about, once.
+    /// Starts the tasks that a resume lists, each once.
     pub async fn job_resumed(&self, event: &Event) -> Result<(), ComponentError> {
         let resumed = JobResumed::deserialize(&event.properties)
             .map_err(|error| Invalid::new("properties", error.to_string()))?;
@@ -153,12 +154,14 @@ mod tests {
             serde_json::from_value(end).unwrap()
         };
         let (one, two) = (end("a", 1), end("b", 2));
-        let tasks = to_resume(&job, true, &[(&one, true), (&two, false)]).unwrap();
+        let failed = [one.clone(), two.clone()];
+        let tasks = to_resume(&job, &failed, &[(&one, true), (&two, false)]).unwrap();
         assert_eq!(tasks, BTreeMap::from([("b".to_owned(), 3)]));
-        let why =
-            |any_failed, candidates: &[(&JobEnd, bool)]| to_resume(&job, any_failed, candidates).unwrap_err();
-        assert!(why(true, &[(&one, true)]).contains("started again"));
-        assert!(why(true, &[]).contains("not completed"));
-        assert!(why(false, &[]).contains("no task of the job `job-1` has failed: it is failed"));
+        let why = |failed: &[JobEnd], candidates: &[(&JobEnd, bool)]| {
+            to_resume(&job, failed, candidates).unwrap_err()
+        };
+        assert!(why(&failed, &[(&one, true)]).contains("started again"));
+        assert!(why(&failed, &[]).contains("not completed"));
+        assert!(why(&[], &[]).contains("no task of the job `job-1` has failed: it is failed"));
     }
 }

@@ -10,18 +10,17 @@ use ledgerline_event::{
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
-    Fault, JobNode, Phase, RequestRetry, StartsClaim, StoreError, TaskRecord, TaskStartRow, keys,
-    wait_for_turn,
+    Fault, JobNode, Phase, RequestRetry, StartsClaim, StoreError, TaskRecord, TaskStartRow, back_off, keys,
 };
 use serde_json::Value;
 
 use super::dependency_outputs::Outputs;
 use crate::{
     JobDriver,
-    tasks::{TaskStart, seal},
+    tasks::{MessageStorage, TaskStart, seal},
 };
 
-/// Starts of one transaction…
+/// The most starts of one transaction…
 const AT_ONCE: usize = 40;
 /// …and their bytes: DynamoDB takes 4 MB.
 const MAX_BYTES: usize = 2_000_000;
@@ -47,7 +46,7 @@ impl JobDriver {
         ready: Vec<Ready>,
         cause: &Event,
     ) -> Result<(), ComponentError> {
-        let emitter = self.emitter.handling(cause).within(|origin| origin.app = cause.app_name.clone());
+        let emitter = self.emitter.handling(cause).with_scope(|scope| scope.app = cause.app_name.clone());
         for some in ready.chunks(AT_ONCE) {
             let mut outputs = self.inputs.outputs_for(&cause.tenant_id, job_id, some).await?;
             let mut bytes = 0;
@@ -66,8 +65,8 @@ impl JobDriver {
         Ok(())
     }
 
-    /// Plans a start. One that can never be made becomes a task that has failed: the job says so, and a resume tries
-    /// again; the others are not held up by it.
+    /// Plans a start. A task that can never start is planned as failed at once: the job shows the failure, a resume
+    /// retries it, and the other tasks start.
     async fn plan_start(
         &self,
         emitter: &Emitter,
@@ -98,7 +97,7 @@ impl JobDriver {
         let Ready { node, generation } = ready;
         let mut input = self.inputs.node_input(&cause.tenant_id, job_id, node).await?;
         if !node.depends_on.is_empty() {
-            let given = self.inputs.given_by(&cause.tenant_id, &node.depends_on, outputs).await?;
+            let given = self.inputs.outputs_of(&cause.tenant_id, &node.depends_on, outputs).await?;
             input.insert("dependencyOutputs".into(), Value::Object(given));
         }
         let request_id = task_entity(job_id, &node.task_id)?;
@@ -111,7 +110,7 @@ impl JobDriver {
             generation: *generation,
             timeout_ms: node.timeout_ms,
             max_attempts: node.max_attempts,
-            has_record: true,
+            message_storage: MessageStorage::InRecord,
         };
         let (message, effects) = self.tasks.task_effects(emitter, start).await?;
         let record = self.tasks.new_record(&message, None, self.emitter.now()).await?;
@@ -128,7 +127,7 @@ impl JobDriver {
     ) -> Result<Planned, ComponentError> {
         let Ready { node, generation } = ready;
         let request_id = task_entity(job_id, &node.task_id)?;
-        let emitter = emitter.within(|origin| origin.context.generation = Some(*generation));
+        let emitter = emitter.with_scope(|scope| scope.context.generation = Some(*generation));
         let pending = TaskPending {
             request_id: request_id.to_string(),
             job_id: Some(job_id.to_string()),
@@ -187,14 +186,14 @@ impl JobDriver {
                     let mut rest = Vec::new();
                     for (position, start) in starts.into_iter().enumerate() {
                         match positions.contains(&position) {
-                            // It was started before, by a process that may have died before it sent the effects.
+                            // Another process started it, and may have died before it sent the effects.
                             true => drop(self.outbox.resume(&start.row.key).await?),
                             false => rest.push(start),
                         }
                     }
                     starts = rest;
                 }
-                StartsClaim::Busy(why) => wait_for_turn(&mut retries, why).await?,
+                StartsClaim::Busy(why) => back_off(&mut retries, why).await?,
             }
         }
         let mut all = Effects::default();
@@ -212,7 +211,7 @@ impl JobDriver {
     }
 }
 
-/// A record of a task that could not even be started.
+/// The record of a task that failed before it could start.
 fn failed_at_once(end_event: Name, now: Millis) -> TaskRecord {
     TaskRecord {
         phase: Phase::Ended,

@@ -10,7 +10,7 @@ use ledgerline_event::{
 };
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::{Claimed, ComponentError, Effects, PendingEffects};
-use ledgerline_store::{JobNode, JobWrite, RequestRetry, RetryCause, WithClaim, keys, wait_for_turn};
+use ledgerline_store::{JobNode, JobWrite, RequestRetry, RetryCause, WithClaim, back_off, keys};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -101,7 +101,7 @@ impl Jobs {
         };
         let tasks: Vec<JobTask> = submission.tasks.into_iter().map(JobTask::from).collect();
         check_job(&job_id, tasks.iter().map(Node::from))?;
-        let tenant = &emitter.origin().tenant;
+        let tenant = &emitter.scope().tenant;
         let hash =
             ledgerline_outbox::short_hash(&[&json!({ "requestId": request_id, "tasks": tasks }).to_string()]);
         let total = tasks.len();
@@ -122,6 +122,7 @@ impl Jobs {
         let claimed = self.outbox.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
         let collapsed = match claimed {
             Claimed::New => false,
+            // An earlier attempt of this request put the claim, and only the answer was lost.
             Claimed::Before(before) if before.claim_id == claim.claim_id => false,
             Claimed::Before(_) | Claimed::Recorded => {
                 let there = self.records.get(tenant, &job_id).await?;
@@ -145,7 +146,7 @@ impl Jobs {
         tasks: Vec<SubmittedJobTask>,
     ) -> Result<AddedTasks, ComponentError> {
         let tasks: Vec<JobTask> = tasks.into_iter().map(JobTask::from).collect();
-        let tenant = emitter.origin().tenant.clone();
+        let tenant = emitter.scope().tenant.clone();
         if tasks.len() > ADDED_AT_ONCE {
             let reason = format!(
                 "has {} tasks; at most {ADDED_AT_ONCE} are added at once: add the rest after that",
@@ -162,7 +163,7 @@ impl Jobs {
             }
             if !job.laid_out {
                 // The drainer has not put all of the job's own tasks in place yet.
-                wait_for_turn(&mut retries, RetryCause::Behind).await?;
+                back_off(&mut retries, RetryCause::LostRace).await?;
                 continue;
             }
             let mentioned: BTreeSet<&str> = tasks
@@ -185,7 +186,7 @@ impl Jobs {
                 previous_total_tasks: job.total,
                 total_tasks_now,
             };
-            let emitter = emitter.within(|origin| origin.app = job.app_name.clone());
+            let emitter = emitter.with_scope(|scope| scope.app = job.app_name.clone());
             let event = emitter.catalogued(job_id, added).build_plain()?;
             let new =
                 try_join_all(tasks.iter().map(|task| self.inputs.new_node(job_id, task, &event))).await?;
@@ -216,8 +217,8 @@ impl Jobs {
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
                 // The job may have changed since it was read: the next iteration checks again.
-                JobWrite::Busy(why) => wait_for_turn(&mut retries, why).await?,
-                JobWrite::Refused => wait_for_turn(&mut retries, RetryCause::Behind).await?,
+                JobWrite::Busy(why) => back_off(&mut retries, why).await?,
+                JobWrite::Refused => back_off(&mut retries, RetryCause::LostRace).await?,
             }
         }
     }

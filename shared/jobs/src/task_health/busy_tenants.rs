@@ -2,7 +2,7 @@
 
 use ledgerline_event::Millis;
 use ledgerline_outbox::ComponentError;
-use ledgerline_store::{Answer, BusyChange, BusyMark, BusyRemoval, StoreError};
+use ledgerline_store::{BusyChange, BusyMark, BusyRemoval, Conditional, StoreError};
 
 use super::alert_changes::Unwell;
 use crate::Health;
@@ -68,8 +68,8 @@ impl Health {
 
     async fn change_mark(&self, mark: &mut BusyMark, change: &BusyChange) -> Result<(), ComponentError> {
         match self.busy.change(mark, change).await? {
-            Answer::Done(changed) => *mark = changed,
-            Answer::Refused(_) => {}
+            Conditional::Done(changed) => *mark = changed,
+            Conditional::Refused(_) => {}
         }
         Ok(())
     }

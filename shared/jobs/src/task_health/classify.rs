@@ -1,21 +1,21 @@
-//! How a running task fares, by how long it has run and how long nothing was heard of it. No clock and no store.
+//! The health of a running task, by how long it has run and how long it has emitted no event. No clock and no store.
 
 use ledgerline_event::{
     Invalid, Millis, TaskEvent, TaskSummary,
     catalogue::{Health, HealthSummary, TaskHealth},
 };
 
-/// The longest that a worker lets a task wait between two attempts: until then nothing is to be heard of it.
-const LONGEST_WAIT_MS: u64 = 15 * 60_000;
+/// Longest retry backoff: a task may be silent for that long.
+const LONGEST_BACKOFF_MS: u64 = 15 * 60_000;
 
 /// From when on a running task is not healthy any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// So long without an event is a warning…
+    /// A task without an event for this long is in warning…
     pub warning_ms: u64,
-    /// …and so long is critical.
+    /// …and for this long is critical.
     pub critical_ms: u64,
-    /// An attempt that has run so long is in overtime.
+    /// A task whose attempt has run for this long is in overtime.
     pub overtime_ms: u64,
 }
 
@@ -50,7 +50,7 @@ impl Thresholds {
     }
 }
 
-/// How long nothing was heard of a task.
+/// How long a task has emitted no event, by the thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
     Usual,
@@ -58,14 +58,14 @@ enum Silence {
     TooLong,
 }
 
-/// How a task fares that is being worked on.
+/// The health of a running task.
 pub(super) fn classify(task: &TaskSummary, now: Millis, thresholds: &Thresholds) -> TaskHealth {
     // A sender's clock may be ahead of ours.
     let since = |at: Millis| now.get().saturating_sub(at.get());
     let elapsed = since(task.started_at.unwrap_or(task.entered_at));
     let time_since_last_event = since(task.last_event_at);
-    let waits = match task.last_event_type {
-        TaskEvent::AttemptFailed => LONGEST_WAIT_MS,
+    let allowed_silence_ms = match task.last_event_type {
+        TaskEvent::AttemptFailed => LONGEST_BACKOFF_MS,
         TaskEvent::Pending
         | TaskEvent::Started
         | TaskEvent::Heartbeat
@@ -73,7 +73,7 @@ pub(super) fn classify(task: &TaskSummary, now: Millis, thresholds: &Thresholds)
         | TaskEvent::Failed
         | TaskEvent::TimedOut => 0,
     };
-    let silence = match time_since_last_event.saturating_sub(waits) {
+    let silence = match time_since_last_event.saturating_sub(allowed_silence_ms) {
         silent if silent >= thresholds.critical_ms => Silence::TooLong,
         silent if silent >= thresholds.warning_ms => Silence::Long,
         _ => Silence::Usual,
@@ -95,14 +95,14 @@ pub(super) fn classify(task: &TaskSummary, now: Millis, thresholds: &Thresholds)
     }
 }
 
-/// What a difference between two checks means to people.
+/// How the health of a task has changed since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// They are alerted.
+    /// Operators are alerted.
     Worse,
-    /// They are alerted that it is over.
+    /// It is healthy again: operators are alerted that the trouble is over.
     Recovered,
-    /// Not well yet: they know already that something is wrong.
+    /// Less grave, and not healthy yet: operators know already that something is wrong.
     Better,
     Same,
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_the_opposite_of_its_reverse() {
+    fn changes_follow_the_order_of_severity() {
         let all = [Health::Healthy, Health::Warning, Health::Overtime, Health::Critical];
         for (rank, before) in all.into_iter().enumerate() {
             for (other, now) in all.into_iter().enumerate() {

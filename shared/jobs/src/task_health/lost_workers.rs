@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use ledgerline_event::{Millis, Name, TaskSummary};
 use ledgerline_outbox::{ComponentError, Effects, Message, PendingEffects, Queue, message_group};
 use ledgerline_store::{
-    Answer, FoundRecord, Phase, TaskRecord,
+    Conditional, FoundRecord, Phase, TaskRecord,
     keys::{self, ControlKey},
 };
 use tokio::time::Instant;
@@ -46,9 +46,9 @@ fn is_lost(record: &TaskRecord, now: Millis) -> bool {
 }
 
 impl Health {
-    /// Enqueues those of the tasks again that no worker has any more. Trouble with one leaves the others alone;
-    /// it is logged, and counted in the second answer. After `deadline` it stops, but not before it has sent
-    /// one, or failed to: the next check comes to the rest.
+    /// Enqueues those of the tasks again that no worker has any more. A failure with one is logged and leaves the others
+    /// alone; the second part of the result counts the failures. After `deadline` it stops, but not before it has sent
+    /// one message, or failed to: the next check continues.
     pub async fn resend_lost(
         &self,
         tenant: &Name,
@@ -63,7 +63,7 @@ impl Health {
         for FoundRecord { pk, record } in self.tasks.records.get_all(&keys).await? {
             let record = record.inspect_err(|error| {
                 trouble += 1;
-                tracing::error!(%tenant, task = pk, %error, "the record of a task cannot be read");
+                tracing::error!(%tenant, task = pk, %error, "could not read the record of a task");
             });
             records.insert(pk, record.ok());
         }
@@ -128,15 +128,15 @@ impl Health {
                 .new_claim(&PendingEffects { key: key.clone(), effects, started: None, ttl: None })
                 .await?;
             match self.tasks.records.send_again(key, &record, attempt, &claim).await? {
-                Answer::Done(_) => {
+                Conditional::Done(_) => {
                     tracing::warn!(%tenant, task = %task.request_id, attempt, "its worker is lost; its message was sent again");
                     self.outbox.resume(key).await?;
                     return Ok(Some(LostTask::SentAgain));
                 }
-                Answer::Refused(None) => return Ok(None),
+                Conditional::Refused(None) => return Ok(None),
                 // The record has changed: taken, ended, given back by another process, or with something
                 // unsent in it.
-                Answer::Refused(Some(there)) => record = there,
+                Conditional::Refused(Some(there)) => record = there,
             }
         }
     }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_without_a_worker_when_its_lease_is_over_or_its_word_is_all_there_was() {
+    fn a_task_is_without_a_worker_when_its_lease_has_expired_or_it_never_had_one() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
         let running = |until: Millis| TaskRecord {
             phase: Phase::Running,

@@ -64,8 +64,8 @@ impl Tasks {
                 retry_count: record.counted,
                 source: FailureSource::Dlq,
             };
-            let emitter = self.about_task(message, "task-dlq").within(|origin| {
-                origin.context.attempt = (record.attempt > 0).then_some(record.attempt);
+            let emitter = self.about_task(message, "task-dlq").with_scope(|scope| {
+                scope.context.attempt = (record.attempt > 0).then_some(record.attempt);
             });
             let event = seal(&emitter, &message.request_id, failed).await?;
             let condition = EndCondition::HeldByNone { attempt: record.attempt, now };

@@ -6,9 +6,9 @@ use ledgerline_event::{
     catalogue::{ErrorCategory, FailureSource, Signal, TaskCompleted, TaskFailed, TaskTimeout, Usage},
 };
 use ledgerline_ledger::SealedEvent;
-use ledgerline_outbox::{ComponentError, Effects, PendingEffects, free_at};
+use ledgerline_outbox::{ComponentError, Effects, PendingEffects, idempotency_expires_at};
 use ledgerline_store::{
-    Answer, EndCondition, Phase, TaskRecord,
+    Conditional, EndCondition, Phase, TaskRecord,
     keys::{self, ControlKey},
 };
 use serde_json::{Value, json};
@@ -53,28 +53,28 @@ pub(super) enum EndClaim {
     Refused(Option<Box<TaskRecord>>),
 }
 
-/// What the answer of the table to an end means.
+/// What to do after the table's answer to an end.
 #[derive(Debug)]
 enum EndStep {
     /// The record has ended by this event: send it.
     Send,
     /// An earlier request with this event has ended the record, and only the answer was lost: resume its claim.
     Resume,
-    /// The record is still a claim of something before: resume that, then try again.
+    /// The record still holds an earlier claim: resume that, then try again.
     ResumeThenRetry,
     /// The condition does not hold.
     Refused(Option<Box<TaskRecord>>),
 }
 
 /// What follows from the answer to an end by the event `end_event`.
-fn end_step(answer: Answer<TaskRecord>, end_event: &Name) -> EndStep {
+fn end_step(answer: Conditional<TaskRecord>, end_event: &Name) -> EndStep {
     match answer {
-        Answer::Done(_) => EndStep::Send,
-        Answer::Refused(Some(record)) if record.end_event.as_ref() == Some(end_event) => EndStep::Resume,
-        Answer::Refused(Some(record)) if record.phase != Phase::Ended && record.has_pending_claim() => {
+        Conditional::Done(_) => EndStep::Send,
+        Conditional::Refused(Some(record)) if record.end_event.as_ref() == Some(end_event) => EndStep::Resume,
+        Conditional::Refused(Some(record)) if record.phase != Phase::Ended && record.has_pending_claim() => {
             EndStep::ResumeThenRetry
         }
-        Answer::Refused(there) => EndStep::Refused(there.map(Box::new)),
+        Conditional::Refused(there) => EndStep::Refused(there.map(Box::new)),
     }
 }
 
@@ -83,9 +83,9 @@ fn end_step(answer: Answer<TaskRecord>, end_event: &Name) -> EndStep {
 enum ObservedEnd {
     /// Another event has ended the generation.
     EndedOtherwise,
-    /// The record says so already.
+    /// The record has noted this end already.
     Noted,
-    /// The record is to say so.
+    /// The record has to note this end.
     ToNote,
 }
 
@@ -163,7 +163,7 @@ impl Tasks {
         Ok(EndAnswer::Refused)
     }
 
-    /// Emits that a worker has lost its task: whatever that attempt did counts for nothing.
+    /// Emits that a worker has lost its lease: the result of its attempt is discarded.
     pub async fn emit_lease_lost(&self, lease: &TaskLease) -> Result<(), ComponentError> {
         let message = &lease.message;
         let key = keys::task_record(&message.tenant_id, &message.request_id, message.generation);
@@ -223,7 +223,7 @@ impl Tasks {
     }
 
     /// Ends the record of a task by a terminal event of the ledger, unless another event has ended it.
-    /// Answers the record if this event is the end of its generation.
+    /// Returns the record if this event is the end of its generation.
     pub async fn observe_end(
         &self,
         event: &Event,
@@ -240,10 +240,10 @@ impl Tasks {
             ObservedEnd::ToNote => {}
         }
         // The id is a key that holds for 30 days, however soon events go.
-        let ttl = event.ttl.map(|ttl| ttl.max(free_at(self.emitter.now())));
+        let ttl = event.ttl.map(|ttl| ttl.max(idempotency_expires_at(self.emitter.now())));
         Ok(match self.records.note_end(&key, &event.event_id, ttl).await? {
-            Answer::Done(record) => Some(record),
-            Answer::Refused(_) => None,
+            Conditional::Done(record) => Some(record),
+            Conditional::Refused(_) => None,
         })
     }
 
@@ -297,8 +297,8 @@ mod tests {
 
     #[test]
     fn an_end_whose_answer_was_lost_is_resumed_and_that_of_another_is_refused() {
-        let refused = |record| end_step(Answer::Refused(record), &name("e1"));
-        assert!(matches!(end_step(Answer::Done(ended_by("e1")), &name("e1")), EndStep::Send));
+        let refused = |record| end_step(Conditional::Refused(record), &name("e1"));
+        assert!(matches!(end_step(Conditional::Done(ended_by("e1")), &name("e1")), EndStep::Send));
         assert!(matches!(refused(Some(ended_by("e1"))), EndStep::Resume));
         assert!(matches!(refused(Some(ended_by("e2"))), EndStep::Refused(Some(_))));
         assert!(matches!(refused(None), EndStep::Refused(None)));

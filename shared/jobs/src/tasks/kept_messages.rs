@@ -17,8 +17,8 @@ const ROW_BYTES: usize = 8_000;
 /// How long a message is kept beside its task. Enqueueing it renews that.
 const KEPT_SECONDS: u64 = 30 * 24 * 60 * 60;
 
-/// Where the message of a task lies whose record does not hold it.
-fn row_of(message: &TaskMessage, record: &TaskRecord) -> ControlKey {
+/// The row that has the message of a task whose record does not hold it.
+fn message_key_of(message: &TaskMessage, record: &TaskRecord) -> ControlKey {
     let TaskMessage { tenant_id, request_id, generation, .. } = message;
     match &record.message_key {
         Some(name) => keys::named_task_message(tenant_id, request_id, name),
@@ -50,7 +50,7 @@ impl Tasks {
 
     /// Keeps the message of a task that begins without a record. Its id is new, so no other task has the row.
     pub async fn keep_message(&self, message: &TaskMessage, body: &str) -> Result<(), ComponentError> {
-        self.put_message(&row_of(message, &TaskRecord::default()), body).await
+        self.put_message(&message_key_of(message, &TaskRecord::default()), body).await
     }
 
     /// Keeps the message of a task for another month, unless its record holds the message.
@@ -62,7 +62,7 @@ impl Tasks {
     ) -> Result<(), ComponentError> {
         match record.message {
             Some(_) => Ok(()),
-            None => self.put_message(&row_of(message, record), body).await,
+            None => self.put_message(&message_key_of(message, record), body).await,
         }
     }
 

@@ -9,12 +9,12 @@ use ledgerline_event::{
 };
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
-use ledgerline_store::{AcquireRequest, Answer, Phase, TaskRecord, keys};
+use ledgerline_store::{AcquireRequest, Conditional, Phase, TaskRecord, keys};
 
 use super::{TaskMessage, kept_messages::KEPT_MESSAGE_BYTES, message::seal};
 use crate::Tasks;
 
-/// What became of asking for a task.
+/// What became of acquiring a task.
 #[derive(Debug)]
 pub enum Acquisition {
     /// This attempt holds it for a while.
@@ -26,14 +26,14 @@ pub enum Acquisition {
         /// When its lease expires, unless the worker renews it.
         until: Millis,
     },
-    /// It was tried as often as it may be.
+    /// It has no attempts left.
     Exhausted {
-        /// How often.
+        /// How many there were.
         attempts: u32,
     },
 }
 
-/// A task that is ours, as far as we know.
+/// A task that this process holds, as far as it knows.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct TaskLease {
@@ -64,19 +64,19 @@ enum AcquireStep {
 }
 
 /// What follows from the answer to the acquisition by `request`.
-fn acquire_step(answer: Answer<TaskRecord>, request: &str, now: Millis) -> AcquireStep {
+fn acquire_step(answer: Conditional<TaskRecord>, request: &str, now: Millis) -> AcquireStep {
     match answer {
-        Answer::Done(record) => AcquireStep::Acquired(Box::new(record)),
+        Conditional::Done(record) => AcquireStep::Acquired(Box::new(record)),
         // The answer to this very request was lost, and it was sent again.
-        Answer::Refused(Some(record)) if record.acquired_by.as_deref() == Some(request) => {
+        Conditional::Refused(Some(record)) if record.acquired_by.as_deref() == Some(request) => {
             AcquireStep::Acquired(Box::new(record))
         }
-        Answer::Refused(Some(record)) if record.phase == Phase::Ended => AcquireStep::Ended,
-        Answer::Refused(Some(record)) if record.is_held(now) => {
+        Conditional::Refused(Some(record)) if record.phase == Phase::Ended => AcquireStep::Ended,
+        Conditional::Refused(Some(record)) if record.is_held(now) => {
             AcquireStep::Held { until: record.lease_until.unwrap_or(now) }
         }
-        Answer::Refused(Some(record)) => AcquireStep::Exhausted { attempts: record.counted },
-        Answer::Refused(None) => AcquireStep::Exhausted { attempts: 0 },
+        Conditional::Refused(Some(record)) => AcquireStep::Exhausted { attempts: record.counted },
+        Conditional::Refused(None) => AcquireStep::Exhausted { attempts: 0 },
     }
 }
 
@@ -84,24 +84,26 @@ fn acquire_step(answer: Answer<TaskRecord>, request: &str, now: Millis) -> Acqui
 #[derive(Debug, PartialEq, Eq)]
 enum ReleaseStep {
     Released,
-    /// The record is still a claim of something before: resume that, then try again.
+    /// The record still holds an earlier claim: resume that, then try again.
     ResumeThenRetry,
     /// This attempt does not hold the task any more.
     NotHeld,
 }
 
 /// What follows from the answer to the release by `attempt`.
-fn release_step(answer: Answer<TaskRecord>, attempt: u32) -> ReleaseStep {
+fn release_step(answer: Conditional<TaskRecord>, attempt: u32) -> ReleaseStep {
     match answer {
-        Answer::Done(_) => ReleaseStep::Released,
+        Conditional::Done(_) => ReleaseStep::Released,
         // Only the answer was lost.
-        Answer::Refused(Some(record)) if record.released_attempt == Some(attempt) => ReleaseStep::Released,
-        Answer::Refused(Some(record))
+        Conditional::Refused(Some(record)) if record.released_attempt == Some(attempt) => {
+            ReleaseStep::Released
+        }
+        Conditional::Refused(Some(record))
             if record.attempt == attempt && record.phase == Phase::Running && record.has_pending_claim() =>
         {
             ReleaseStep::ResumeThenRetry
         }
-        Answer::Refused(_) => ReleaseStep::NotHeld,
+        Conditional::Refused(_) => ReleaseStep::NotHeld,
     }
 }
 
@@ -160,8 +162,8 @@ impl Tasks {
     pub async fn renew(&self, lease: &mut TaskLease, extension: Duration) -> Result<bool, ComponentError> {
         let until = self.emitter.now().plus(lease_of(extension));
         let held = match self.records.renew(&lease.key(), lease.attempt, until).await? {
-            Answer::Done(record) => Some(record),
-            Answer::Refused(record) => {
+            Conditional::Done(record) => Some(record),
+            Conditional::Refused(record) => {
                 record.filter(|record| record.phase == Phase::Running && record.attempt == lease.attempt)
             }
         };
@@ -209,8 +211,8 @@ impl Tasks {
     /// not hold the task any more.
     pub async fn abandon(&self, lease: &TaskLease) -> Result<bool, ComponentError> {
         Ok(match self.records.release_uncounted(&lease.key(), lease.attempt).await? {
-            Answer::Done(_) => true,
-            Answer::Refused(record) => {
+            Conditional::Done(_) => true,
+            Conditional::Refused(record) => {
                 record.is_some_and(|record| record.released_attempt == Some(lease.attempt))
             }
         })
@@ -218,23 +220,23 @@ impl Tasks {
 
     /// An emitter for events about an attempt, with its context.
     pub fn task_emitter(&self, lease: &TaskLease) -> Emitter {
-        self.about_task(&lease.message, "worker").within(|origin| {
-            origin.context.attempt = Some(lease.attempt);
-            origin.context.worker_id = Some(lease.worker_id.clone());
+        self.about_task(&lease.message, "worker").with_scope(|scope| {
+            scope.context.attempt = Some(lease.attempt);
+            scope.context.worker_id = Some(lease.worker_id.clone());
         })
     }
 
     /// An emitter for events about a task.
     pub fn about_task(&self, message: &TaskMessage, component: &str) -> Emitter {
-        self.emitter.within(|origin| {
-            let environment = origin.context.environment.take();
-            origin.tenant = message.tenant_id.clone();
-            origin.app = message.app_name.clone();
-            origin.context = message.context.clone();
-            origin.context.source = Some("system".into());
-            origin.context.environment = environment;
-            origin.context.origin = Some(component.to_owned());
-            origin.context.generation = Some(message.generation);
+        self.emitter.with_scope(|scope| {
+            let environment = scope.context.environment.take();
+            scope.tenant = message.tenant_id.clone();
+            scope.app = message.app_name.clone();
+            scope.context = message.context.clone();
+            scope.context.source = Some("system".into());
+            scope.context.environment = environment;
+            scope.context.origin = Some(component.to_owned());
+            scope.context.generation = Some(message.generation);
         })
     }
 }
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn an_acquisition_that_is_refused_says_what_became_of_the_task() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
-        let refused = |record| acquire_step(Answer::Refused(record), "me", now);
+        let refused = |record| acquire_step(Conditional::Refused(record), "me", now);
         let until = now.plus(1);
         assert!(
             matches!(refused(Some(running(2, until))), AcquireStep::Held { until: held } if held == until)
@@ -278,13 +280,16 @@ mod tests {
     fn a_worker_whose_answer_was_lost_recognises_its_acquisition() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
         let mine = TaskRecord { acquired_by: Some("me".into()), ..running(1, now.plus(1)) };
-        assert!(matches!(acquire_step(Answer::Refused(Some(mine)), "me", now), AcquireStep::Acquired(_)));
+        assert!(matches!(
+            acquire_step(Conditional::Refused(Some(mine)), "me", now),
+            AcquireStep::Acquired(_)
+        ));
     }
 
     #[test]
     fn a_release_waits_for_the_pending_claim_of_its_own_attempt_only() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
-        let refused = |record| release_step(Answer::Refused(record), 2);
+        let refused = |record| release_step(Conditional::Refused(record), 2);
         let pending =
             |attempt| TaskRecord { claim_state: Some(ClaimState::Pending), ..running(attempt, now) };
         assert_eq!(refused(Some(pending(2))), ReleaseStep::ResumeThenRetry);

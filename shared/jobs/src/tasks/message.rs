@@ -60,7 +60,7 @@ pub struct InputRef {
     pub key: String,
 }
 
-/// A task that is about to start: everything but the input is settled.
+/// A task that is about to start.
 #[allow(missing_docs)]
 pub struct TaskStart {
     pub request_id: Name,
@@ -71,8 +71,17 @@ pub struct TaskStart {
     pub generation: u32,
     pub timeout_ms: Option<u64>,
     pub max_attempts: Option<u32>,
-    /// Whether it begins with a record, which keeps its message or says where that lies.
-    pub has_record: bool,
+    /// Where its message is kept.
+    pub message_storage: MessageStorage,
+}
+
+/// Where the message of a new task is kept, to enqueue it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageStorage {
+    /// In the task's record, or in a row that the record names: the caller puts that record.
+    InRecord,
+    /// In a row of its own: the task begins without a record.
+    Separate,
 }
 
 const fn first_generation() -> u32 {
@@ -90,7 +99,7 @@ impl TaskMessage {
         }
     }
 
-    /// The same message as a queue takes it: two characters have to be escaped there.
+    /// The message as JSON that a queue accepts: SQS refuses two characters unless they are escaped.
     pub fn body(&self) -> Result<String, Invalid> {
         let json = serde_json::to_string(self).map_err(|error| Invalid::new("message", error.to_string()))?;
         Ok(json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff"))
@@ -114,7 +123,7 @@ impl Tasks {
         emitter: &Emitter,
         start: TaskStart,
     ) -> Result<(TaskMessage, Effects), ComponentError> {
-        let emitter = &emitter.within(|origin| origin.context.generation = Some(start.generation));
+        let emitter = &emitter.with_scope(|scope| scope.context.generation = Some(start.generation));
         let (job_id, task_id) = start.job.unzip();
         let pending = TaskPending {
             request_id: start.request_id.to_string(),
@@ -123,10 +132,10 @@ impl Tasks {
             depends_on: start.depends_on,
         };
         let event = seal(emitter, &start.request_id, pending).await?;
-        let origin = emitter.origin();
+        let scope = emitter.scope();
         let mut message = TaskMessage {
-            tenant_id: origin.tenant.clone(),
-            app_name: origin.app.clone(),
+            tenant_id: scope.tenant.clone(),
+            app_name: scope.app.clone(),
             request_id: start.request_id,
             job_id,
             task_id,
@@ -136,12 +145,13 @@ impl Tasks {
             generation: start.generation,
             timeout_ms: start.timeout_ms,
             max_attempts: start.max_attempts,
-            context: origin.context.clone(),
+            context: scope.context.clone(),
         };
         self.put_input(&mut message, start.input).await?;
         let queued = message.to_queue()?;
-        if !start.has_record {
-            self.keep_message(&message, &queued.body).await?;
+        match start.message_storage {
+            MessageStorage::InRecord => {}
+            MessageStorage::Separate => self.keep_message(&message, &queued.body).await?,
         }
         Ok((message, Effects { events: vec![event], messages: vec![queued], ..Effects::default() }))
     }
@@ -184,7 +194,7 @@ impl Tasks {
             return Ok(message.input.clone().unwrap_or_default());
         };
         let wrong = |reason: String| ComponentError::from(Invalid::new("inputRef", reason));
-        // A message is its sender's word: it must not open anything but an input.
+        // Anyone may have sent the message: it must not give access to anything but an input.
         if reference.bucket != self.payloads.bucket() || !reference.key.starts_with("tasks/") {
             return Err(wrong(format!("{}/{} is no input of this stage", reference.bucket, reference.key)));
         }

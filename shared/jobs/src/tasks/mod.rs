@@ -13,11 +13,10 @@ mod untaken;
 pub use dead_letter::DeadLetterEnd;
 pub use end::{EndAnswer, TaskEnd};
 pub use lease::{Acquisition, TaskLease};
-pub use message::{InputRef, TaskMessage};
+pub use message::{InputRef, MessageStorage, TaskMessage, TaskStart, seal};
 pub use submit::{SubmittedTask, TaskSubmission};
 pub use summary::TaskPage;
 
-pub use message::{TaskStart, seal};
 pub use summary::next_row;
 
 use ledgerline_ledger::{Emitter, Timeline};

@@ -1,4 +1,4 @@
-//! Submitting a task: its event and its message come from one claim, so they cannot come apart.
+//! Submitting a task. One claim sends its event and its message, so that there is never one without the other.
 
 use ledgerline_event::{
     Kind, Name, check_limits,
@@ -9,7 +9,7 @@ use ledgerline_store::{WithClaim, keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::TaskStart;
+use super::{MessageStorage, TaskStart};
 use crate::Tasks;
 use ledgerline_outbox::{Claimed, ComponentError, PendingEffects};
 
@@ -52,7 +52,7 @@ impl Tasks {
             None => emitter.new_id(Kind::Task),
             Some(id) => bare_id("requestId", id.as_str())?,
         };
-        let tenant = &emitter.origin().tenant;
+        let tenant = &emitter.scope().tenant;
         let key = keys::task_record(tenant, &request_id, 1);
         let asked = json!({
             "name": submission.name, "input": submission.input,
@@ -68,7 +68,7 @@ impl Tasks {
             generation: 1,
             timeout_ms: submission.timeout_ms,
             max_attempts: submission.max_attempts,
-            has_record: true,
+            message_storage: MessageStorage::InRecord,
         };
         let (message, effects) = self.task_effects(emitter, start).await?;
         let pending =
@@ -79,6 +79,7 @@ impl Tasks {
         let claimed = self.outbox.put_claim(&key, &WithClaim { record: &record, claim: &claim }).await?;
         let collapsed = match &claimed {
             Claimed::New => false,
+            // An earlier attempt of this request put the claim, and only the answer was lost.
             Claimed::Before(before) if before.claim_id == claim.claim_id => false,
             Claimed::Before(_) | Claimed::Recorded => {
                 let there = self.records.get(&key).await?.unwrap_or_default();
@@ -98,6 +99,6 @@ impl Tasks {
 
 /// The run in whose context something is submitted.
 pub(super) fn started_by(emitter: &Emitter) -> Option<Name> {
-    let run_id = emitter.origin().workflow_run_id.as_deref()?;
+    let run_id = emitter.scope().workflow_run_id.as_deref()?;
     Name::new("workflowRunId", run_id).ok()
 }

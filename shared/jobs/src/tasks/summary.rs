@@ -1,5 +1,5 @@
-//! Tasks as people see them: folded from their events by the drainer `jobs`, in any order, and kept as a row each.
-//! Rows are derived: nothing is decided by them, and they can be made again from the ledger.
+//! The rows of tasks that people list. The drainer `jobs` folds the events of each task, in any order, into its row. Rows
+//! are derived: no decision depends on them, and they can be rebuilt from the ledger.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 
 use super::{
     TaskMessage,
-    untaken::{kept_while_due, untaken_at},
+    untaken::{enqueue_check_at, kept_while_due},
 };
 use crate::Tasks;
 
-/// Rows that are written side by side.
-const SIDE_BY_SIDE: usize = 16;
+/// Rows that are written at the same time.
+const MAX_CONCURRENT: usize = 16;
 
 /// Some tasks of a list.
 #[derive(Debug, Serialize)]
@@ -32,22 +32,23 @@ pub struct TaskPage {
     pub cursor: Option<String>,
 }
 
-/// The row that follows `row` when what is folded becomes `history`.
+/// The row that replaces `row` when its history becomes `history`.
 pub fn next_row(row: &SummaryRow, tenant: &str, history: &TaskHistory, ttl: Option<Seconds>) -> SummaryRow {
     let summary = history.summary();
     let list_in = summary.as_ref().map(|summary| keys::tasks_in(tenant, summary.state.as_str()));
-    let due_at = summary.as_ref().and_then(untaken_at);
-    let row_of = |summary: &TaskSummary| keys::task_summary(tenant, &summary.request_id);
-    let due_shard = summary.as_ref().filter(|_| due_at.is_some()).map(row_of);
+    let due_at = summary.as_ref().and_then(enqueue_check_at);
+    let summary_key = |summary: &TaskSummary| keys::task_summary(tenant, &summary.request_id);
+    let due_key = summary.as_ref().filter(|_| due_at.is_some()).map(summary_key);
     let list_at = summary.map(|summary| format!("{}#{}", summary.entered_at, summary.request_id));
     SummaryRow {
         history: serde_json::to_string(history).unwrap_or_default(),
         version: row.version + 1,
         list_in,
         list_at,
-        due_shard: due_shard.map(|key| keys::task_due_shard_of(&key)),
+        due_shard: due_key.map(|key| keys::task_due_shard_of(&key)),
         due_at,
         ttl: kept_while_due(ttl.max(row.ttl), due_at),
+        // The writer takes the key as an argument; only rows that were read have it here.
         pk: String::new(),
     }
 }
@@ -88,7 +89,7 @@ impl Tasks {
             .into_iter()
             .map(|(key, id, events, row)| self.fold_task(tenant, key, id, events, row).boxed())
             .collect();
-        stream::iter(folds).buffer_unordered(SIDE_BY_SIDE).try_collect::<Vec<()>>().await?;
+        stream::iter(folds).buffer_unordered(MAX_CONCURRENT).try_collect::<Vec<()>>().await?;
         Ok(())
     }
 
@@ -109,25 +110,24 @@ impl Tasks {
             }
             let ttl = events.iter().filter_map(|event| event.ttl).max();
             let next = next_row(&row.clone().unwrap_or_default(), tenant, &history, ttl);
-            if self.put_summary(key, row.as_ref(), &next).await? {
-                return Ok(());
+            match self.put_summary(key, row.as_ref(), &next).await? {
+                RowPut::Applied => return Ok(()),
+                RowPut::Superseded => {
+                    tracing::debug!(task = %id, "another process updated the task's row concurrently");
+                    row = self.rows.get(key).await?;
+                }
             }
-            tracing::debug!(task = %id, "another process folded it too");
-            row = self.rows.get(key).await?;
         }
     }
 
-    /// Puts a row if it is as it was; `false` if not.
+    /// Puts a row, on condition that it is still as `before`.
     pub async fn put_summary(
         &self,
         key: &ControlKey,
         before: Option<&SummaryRow>,
         next: &SummaryRow,
-    ) -> Result<bool, ComponentError> {
-        Ok(match self.rows.put(key, before, next).await? {
-            RowPut::Applied => true,
-            RowPut::Superseded => false,
-        })
+    ) -> Result<RowPut, ComponentError> {
+        Ok(self.rows.put(key, before, next).await?)
     }
 
     /// The row of a task.
@@ -139,7 +139,7 @@ impl Tasks {
         Ok(self.rows.get(&keys::task_summary(tenant, request_id)).await?)
     }
 
-    /// Some tasks, in no order; those of which nothing is known are left out.
+    /// The summaries of some tasks, in no order. A task without a row is left out.
     pub async fn summaries(
         &self,
         tenant: &Name,
@@ -154,7 +154,7 @@ impl Tasks {
         let row = self.summary_row(tenant, request_id).await?;
         let summary = match row.and_then(|row| row.summary()) {
             Some(summary) => Some(summary),
-            None => self.submitted(tenant, request_id).await?,
+            None => self.summary_from_record(tenant, request_id).await?,
         };
         summary.ok_or_else(|| ComponentError::Unknown {
             what: "tasks",
@@ -163,7 +163,7 @@ impl Tasks {
         })
     }
 
-    /// Tasks, the newest first: of one state, or of all, those that need attention before those that are done.
+    /// Tasks of one state, the newest first; or of all, by state: processing, pending, failed, completed.
     pub async fn tasks(
         &self,
         tenant: &Name,
@@ -187,8 +187,8 @@ impl Tasks {
         Ok(self.busy.mark(tenant).await?)
     }
 
-    /// What a completed task has put out; `None` if it is not completed, or if its end has expired. An output that is
-    /// missing in S3 is the marker that stands for it, which says so.
+    /// The output of a task; `None` if it is not completed, or if its end has expired. If the output's payload is missing
+    /// in S3: the `_s3Overflow` marker, with `missing` set.
     pub async fn task_output(
         &self,
         tenant: &Name,
@@ -207,8 +207,9 @@ impl Tasks {
         }))
     }
 
-    /// A task that was submitted a moment ago: its submitter finds it before the drainer has folded any event of it.
-    pub async fn submitted(
+    /// The summary of a task that was submitted a moment ago, made from its record: its submitter finds the task before the
+    /// drainer has folded any event of it.
+    pub async fn summary_from_record(
         &self,
         tenant: &Name,
         request_id: &str,

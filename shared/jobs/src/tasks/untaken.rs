@@ -8,7 +8,7 @@
 use ledgerline_event::{Invalid, Millis, Name, Seconds, TaskSummary, catalogue::TaskState};
 use ledgerline_outbox::{ComponentError, Effects, PendingEffects};
 use ledgerline_store::{
-    Answer, Phase, RowPut, SummaryRow, TaskRecord,
+    Conditional, Phase, RowPut, SummaryRow, TaskRecord,
     keys::{self, ControlKey, DUE_SHARDS},
 };
 use tokio::time::Instant;
@@ -23,25 +23,25 @@ const UNTAKEN_MS: u64 = 10 * DAY_MS;
 /// A task that a worker held is looked at after this long without an event. A worker may take a message when it is ten
 /// days old, and give it back: a day is left before SQS drops it.
 const SILENT_MS: u64 = 3 * DAY_MS;
-/// A worker whose lease is over for this long is lost.
+/// A worker whose lease expired this long ago is lost.
 const LOST_MS: u64 = DAY_MS;
-/// When a task is looked at again that could not be enqueued.
+/// How long after a failure to enqueue a task it is checked again.
 const AFTER_TROUBLE_MS: u64 = HOUR_MS;
-/// What a row outlives the time by at which it is looked at. The health check may stand still for a while.
+/// How long a row is kept after the time of its next check: the health check may be down for a while.
 const OUTLIVES_SECONDS: u64 = 30 * 24 * 60 * 60;
 /// Messages of one shard and one check; the next check takes the rest.
 const AT_ONCE: i32 = 50;
 
-/// What is to be done about a task that has not ended, as far as its row knows.
+/// What to do about a task that has not ended, by its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Enqueue,
     LookAt(Millis),
-    /// It has ended, and the row will hear of it.
+    /// Its record has ended; the drainer will fold its end into the row.
     Nothing,
 }
 
-/// When a row is looked at again.
+/// When a row is checked again.
 #[derive(Clone, Copy)]
 struct Again {
     at: Millis,
@@ -50,7 +50,7 @@ struct Again {
 }
 
 /// When the message of a task may have to be enqueued again; `None` if the task has ended.
-pub(super) fn untaken_at(task: &TaskSummary) -> Option<Millis> {
+pub(super) fn enqueue_check_at(task: &TaskSummary) -> Option<Millis> {
     match task.state {
         TaskState::Pending => Some(task.entered_at.plus(UNTAKEN_MS)),
         // A worker that gives a task back emits nothing, and one that dies does not either.
@@ -59,22 +59,22 @@ pub(super) fn untaken_at(task: &TaskSummary) -> Option<Millis> {
     }
 }
 
-/// Until when a row is kept that is looked at then: if it expired with its events, nothing would lead to the task.
+/// The expiry of a row that is checked at `due_at`: if it expired with its events, no check would find the task.
 pub(super) fn kept_while_due(ttl: Option<Seconds>, due_at: Option<Millis>) -> Option<Seconds> {
     let needed = due_at.map(|due_at| due_at.seconds().plus(OUTLIVES_SECONDS));
     ttl.map(|ttl| needed.map_or(ttl, |needed| ttl.max(needed)))
 }
 
-/// What a task's record, and what was heard of the task, say about it.
+/// What to do about a task, by its record and its last events.
 fn next(record: &TaskRecord, task: &TaskSummary, now: Millis) -> Next {
     let lost_at = match record.phase {
         Phase::Ended => return Next::Nothing,
         Phase::Running => record.lease_until.unwrap_or(now).plus(LOST_MS),
-        // A worker that takes no leases has only given its word.
+        // A worker that takes no leases: only its heartbeats say how long it has the task.
         Phase::Waiting if record.attempt == 0 => {
-            let word = task.effective_until.map_or(0, |until| until.get().saturating_mul(1_000));
+            let until_ms = task.effective_until.map_or(0, |until| until.get().saturating_mul(1_000));
             // Its clock may be anywhere.
-            Millis::try_from(word).map_or(now, |word| word.min(now.plus(UNTAKEN_MS)))
+            Millis::try_from(until_ms).map_or(now, |until| until.min(now.plus(UNTAKEN_MS)))
         }
         Phase::Waiting => now,
     };
@@ -87,8 +87,8 @@ fn next(record: &TaskRecord, task: &TaskSummary, now: Millis) -> Next {
 }
 
 impl Health {
-    /// Enqueues tasks again that no worker has taken for ten days. Answers how many, and how many were left because of
-    /// trouble: a later check comes back to those. After `deadline` it looks at one task of each shard.
+    /// Enqueues tasks again that no worker has taken for ten days. Returns how many it enqueued, and how many failed: a
+    /// later check retries those. After `deadline` it checks one task of each shard.
     pub async fn enqueue_untaken(&self, deadline: Instant) -> Result<(usize, usize), ComponentError> {
         let (mut enqueued, mut trouble) = (0, 0);
         for shard in 0..DUE_SHARDS {
@@ -136,11 +136,11 @@ impl Health {
                 continue;
             }
             let Some(message) = self.tasks.kept_message(&tenant, &task, &record).await? else {
-                tracing::warn!(%tenant, task = %task.request_id, "no worker takes it, and its message is not kept here");
+                tracing::warn!(%tenant, task = %task.request_id, "no worker takes the task, and there is no stored message to enqueue again");
                 break Again { at: now.plus(UNTAKEN_MS), keeps_row: false };
             };
             if self.claim_enqueued(&key, &record, &message, now).await? {
-                tracing::warn!(%tenant, task = %task.request_id, "no worker has taken it for ten days; it was enqueued again");
+                tracing::warn!(%tenant, task = %task.request_id, "no worker has taken the task for ten days; its message was enqueued again");
                 enqueued = true;
                 break Again { at: now.plus(UNTAKEN_MS), keeps_row: true };
             }
@@ -169,15 +169,15 @@ impl Health {
             .await?;
         let before = now.minus(UNTAKEN_MS);
         match self.tasks.records.enqueue_again(key, record, &body, now, before, &claim).await? {
-            Answer::Done(_) => {
+            Conditional::Done(_) => {
                 self.outbox.resume(key).await?;
                 Ok(true)
             }
-            Answer::Refused(_) => Ok(false),
+            Conditional::Refused(_) => Ok(false),
         }
     }
 
-    /// Comes back to a row later, if it is as it was read: a fold that changed it has set the time itself.
+    /// Sets when a row is checked again, on condition that it is as it was read: a fold that changed it has set the time.
     async fn note_due(&self, key: &ControlKey, row: &SummaryRow, again: Again) -> Result<(), ComponentError> {
         let ttl = kept_while_due(row.ttl, Some(again.at)).filter(|_| again.keeps_row);
         match self.tasks.rows.make_due(key, row, again.at, ttl).await? {
@@ -185,14 +185,14 @@ impl Health {
         }
     }
 
-    /// Comes back later to a row that made trouble, so that those behind it have their turn. If that fails too, the next
-    /// check meets it again.
+    /// Postpones the check of a row that failed, so that the rows behind it have their turn. If that fails too, the next
+    /// check finds the row again.
     async fn postpone_untaken(&self, key: &ControlKey) {
         let row = match self.tasks.rows.get(key).await {
             Ok(Some(row)) => row,
             Ok(None) => return,
             Err(error) => {
-                tracing::error!(task = key.pk, %error, "its row cannot be read, so it is not postponed");
+                tracing::error!(task = key.pk, %error, "could not read the task's row; its check is not postponed");
                 return;
             }
         };
@@ -200,7 +200,7 @@ impl Health {
         if row.due_at.is_some_and(|due_at| due_at < again.at)
             && let Err(error) = self.note_due(key, &row, again).await
         {
-            tracing::error!(task = key.pk, %error, "it was not postponed");
+            tracing::error!(task = key.pk, %error, "could not postpone the check of a task");
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_a_worker_without_a_lease_counts_and_that_of_one_that_released_its_task_does_not() {
+    fn the_heartbeat_of_a_worker_without_a_lease_counts_and_that_of_one_that_released_its_task_does_not() {
         let now = Millis::try_from(1_767_453_739_000).unwrap();
         let until = |at: Millis| TaskSummary {
             effective_until: Some(at.seconds()),

@@ -1,4 +1,5 @@
-//! Sweeps leave the time of their end, and rounds theirs, so that one that does not come any more is seen.
+//! Each sweep and round records when it last finished; a missing one is reported as late. One that never finished is not
+//! reported.
 
 use ledgerline_event::Millis;
 
@@ -6,16 +7,16 @@ use super::{Note, NoteKind};
 use crate::Attention;
 use ledgerline_outbox::{ComponentError, SweepEnd, Sweeper};
 
-/// A sweep whose last end is longer ago is late. The slowest of them comes every two minutes.
+/// A sweep that last finished longer ago than this is late. The slowest of them runs every two minutes.
 const LATE_MS: u64 = 10 * 60_000;
 
-/// Whether a sweep that last ended then is late.
+/// Whether a sweep that last finished at `ended_at` is late.
 fn is_late(ended_at: Millis, now: Millis) -> bool {
     ended_at.plus(LATE_MS) < now
 }
 
 impl Attention {
-    /// Sweeps and rounds that should have come to their end by now. One that never has is not known to be late.
+    /// Sweeps and rounds that should have finished by now.
     pub(super) async fn late_sweeps(&self) -> Result<Vec<Note>, ComponentError> {
         let now = self.emitter.now();
         let mut notes = Vec::new();
@@ -25,7 +26,7 @@ impl Attention {
                 let message = format!(
                     "the sweep `{}` has not come to its end in time: {}",
                     sweeper.name(),
-                    sweeper.brings()
+                    sweeper.impact_when_late()
                 );
                 notes.push(late(sweeper.name(), ended_at, message));
             }

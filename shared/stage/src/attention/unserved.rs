@@ -5,44 +5,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use ledgerline_event::{Millis, Name, RunState, TaskSummary, catalogue::TaskState};
 use ledgerline_store::keys;
 
-use super::{Note, NoteKind};
+use super::{Note, NoteKind, Precision};
 use crate::Attention;
 use ledgerline_jobs::SummaryRow;
 use ledgerline_outbox::ComponentError;
 use ledgerline_runs::RunRecord;
 
-/// Work that waits for less is on its way.
-const ON_ITS_WAY_MS: u64 = 2 * 60_000;
-/// Records of a list that are looked at.
+/// Work that has waited for less than this is not reported.
+const REPORT_AFTER_MS: u64 = 2 * 60_000;
+/// The most records that are read of a list.
 const LOOKED_AT: i32 = 200;
 
-/// Things of one name that wait.
+/// Tasks of one name, or runs of one workflow, that have waited for too long.
 struct Waiting {
     count: usize,
     since: Millis,
-    why: Option<String>,
+    last_error: Option<String>,
 }
 
-/// Groups what has waited for too long by its name.
+/// Groups by name what has waited for too long.
 fn by_name(
     waiting: impl IntoIterator<Item = (String, Millis, Option<String>)>,
     now: Millis,
 ) -> BTreeMap<String, Waiting> {
     let mut names: BTreeMap<String, Waiting> = BTreeMap::new();
-    for (name, since, why) in waiting {
-        if since.plus(ON_ITS_WAY_MS) > now {
+    for (name, since, last_error) in waiting {
+        if since.plus(REPORT_AFTER_MS) > now {
             continue;
         }
-        let one = names.entry(name).or_insert(Waiting { count: 0, since, why: None });
+        let one = names.entry(name).or_insert(Waiting { count: 0, since, last_error: None });
         one.count += 1;
         one.since = one.since.min(since);
-        one.why = one.why.take().or(why);
+        one.last_error = one.last_error.take().or(last_error);
     }
     names
 }
 
 impl Attention {
-    /// Names of which tasks wait and none is being worked on.
+    /// Task names that have pending tasks and none processing.
     pub(super) async fn untaken_tasks(
         &self,
         tenant: &Name,
@@ -65,7 +65,7 @@ impl Attention {
         let note = |(name, Waiting { count, since, .. }): (String, Waiting)| Note {
             message: format!(
                 "{} `{name}` and no worker takes {}",
-                Note::counted(count, more, "task"),
+                Note::counted(count, Precision::at_least_if(more), "task"),
                 if count == 1 && !more { "it" } else { "them" }
             ),
             kind: NoteKind::NoWorker,
@@ -78,7 +78,7 @@ impl Attention {
         Ok(names.into_iter().map(note).collect())
     }
 
-    /// Workflows of which runs wait for a runner, or were refused by those that there are.
+    /// Workflows with runs that no runner has executed, or that every runner refused.
     pub(super) async fn unexecuted_runs(
         &self,
         tenant: &Name,
@@ -89,21 +89,24 @@ impl Attention {
             .rows
             .oldest_listed::<RunRecord>(&keys::runs_in(tenant, RunState::Pending.as_str()), LOOKED_AT)
             .await?;
-        let (running, many) = self
+        let (running, more_running) = self
             .rows
             .oldest_listed::<RunRecord>(&keys::runs_in(tenant, RunState::Running.as_str()), LOOKED_AT)
             .await?;
-        more |= many;
-        // A run that waits for something is running too; one with an error could not go on.
+        more |= more_running;
+        // A run in state `running` may only wait for an event. One with an error is stuck: its last visit failed.
         let stuck = running.into_iter().filter(|run| run.last_error.is_some());
         let waiting = pending.into_iter().chain(stuck).filter(|run| !run.external && !run.is_held(now));
         let names = by_name(waiting.map(|run| (run.workflow_name, run.created_at, run.last_error)), now);
-        let note = |(name, Waiting { count, since, why }): (String, Waiting)| Note {
-            message: match why {
-                Some(why) => format!("{} of `{name}` cannot go on: {why}", Note::counted(count, more, "run")),
+        let note = |(name, Waiting { count, since, last_error }): (String, Waiting)| Note {
+            message: match last_error {
+                Some(last_error) => format!(
+                    "{} of `{name}` cannot go on: {last_error}",
+                    Note::counted(count, Precision::at_least_if(more), "run")
+                ),
                 None => format!(
                     "{} of `{name}` and no runner executes {}",
-                    Note::counted(count, more, "run"),
+                    Note::counted(count, Precision::at_least_if(more), "run"),
                     if count == 1 && !more { "it" } else { "them" }
                 ),
             },
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_moment_is_on_its_way_and_the_rest_is_grouped_by_name() {
+    fn what_has_waited_for_a_moment_is_not_reported_and_the_rest_is_grouped_by_name() {
         let now = at(10 * 60_000);
         let names = by_name(
             [
@@ -143,7 +146,7 @@ mod tests {
             now,
         );
         assert_eq!(names.keys().collect::<Vec<_>>(), ["a"]);
-        let Waiting { count, since, why } = &names["a"];
-        assert_eq!((*count, *since, why.as_deref()), (2, at(0), Some("refused")));
+        let Waiting { count, since, last_error } = &names["a"];
+        assert_eq!((*count, *since, last_error.as_deref()), (2, at(0), Some("refused")));
     }
 }

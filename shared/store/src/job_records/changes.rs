@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_event::{Millis, Seconds};
 
 use super::{JobRecord, JobRecords};
-use crate::{Answer, Claim, StoreError, conditionally, keys, number, text, with_claim::with_claim};
+use crate::{Claim, Conditional, StoreError, conditionally, keys, number, text, with_claim::with_claim};
 
 /// What became of a change of a job that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub enum JobUpdate {
 }
 
 impl JobUpdate {
-    fn of(answer: &Answer<JobRecord>) -> Self {
+    fn of(answer: &Conditional<JobRecord>) -> Self {
         match answer {
-            Answer::Done(_) => Self::Applied,
-            Answer::Refused(_) => Self::Superseded,
+            Conditional::Done(_) => Self::Applied,
+            Conditional::Refused(_) => Self::Superseded,
         }
     }
 }

@@ -4,7 +4,7 @@ use ledgerline_event::{Millis, Name, Seconds};
 
 use super::{TaskRecord, TaskRecords};
 use crate::{
-    Answer, Claim, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
+    Claim, Conditional, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
 };
 
 /// On what condition a task may end.
@@ -33,7 +33,7 @@ impl TaskRecords {
         condition: EndCondition,
         end_event: &Name,
         claim: &Claim,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let update = self.table.update(key);
         let (update, attempt, also, condition) = match condition {
             EndCondition::HeldBy { attempt } => (
@@ -81,7 +81,7 @@ impl TaskRecords {
         key: &ControlKey,
         end_event: &Name,
         ttl: Option<Seconds>,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let mut set = "SET phase = :ended, endEvent = :endEvent".to_owned();
         let mut update = self
             .table

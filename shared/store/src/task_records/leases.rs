@@ -6,7 +6,7 @@ use ledgerline_event::{Millis, catalogue::ErrorCategory};
 
 use super::{TaskRecord, TaskRecords};
 use crate::{
-    Answer, Claim, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
+    Claim, Conditional, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
 };
 
 /// What a worker asks for when it acquires a task.
@@ -32,7 +32,7 @@ impl TaskRecords {
         &self,
         key: &ControlKey,
         asked: &AcquireRequest<'_>,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let mut set = "SET phase = :running, attempt = if_not_exists(attempt, :zero) + :one, \
                        counted = if_not_exists(counted, :zero) + :one, leaseUntil = :until, workerId = :worker, \
                        takenBy = :me"
@@ -58,8 +58,8 @@ impl TaskRecords {
             set.push_str(", message = if_not_exists(message, :message)");
             update = update.expression_attribute_values(":message", text(body));
         }
-        // The version before gave some records the expiry of their cause. A task that runs must not lose its record; its
-        // end says how long the record is kept.
+        // Versions before 0.1.0 gave some records the expiry of their cause. A task that runs must not lose its record;
+        // its end says how long the record is kept.
         set.push_str(" REMOVE #ttl");
         conditionally(update.expression_attribute_names("#ttl", "ttl").update_expression(set)).await
     }
@@ -70,7 +70,7 @@ impl TaskRecords {
         key: &ControlKey,
         attempt: u32,
         until: Millis,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let update = self
             .table
             .update(key)
@@ -91,7 +91,7 @@ impl TaskRecords {
         error: &str,
         category: ErrorCategory,
         claim: &Claim,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let also =
             format!("failedAttempt = :attempt, lastError = :error, lastCategory = :category, {}", Claim::SET);
         let update = self
@@ -110,7 +110,7 @@ impl TaskRecords {
         &self,
         key: &ControlKey,
         attempt: u32,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let update = self
             .release(key, attempt, "counted = counted - :one")
             .expression_attribute_values(":one", number(1))

@@ -1,11 +1,11 @@
-//! A record becomes the claim of its message once more.
+//! A task's message is sent again: the record of the task becomes the claim of the message once more.
 
 use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
 use ledgerline_event::Millis;
 
 use super::{Phase, TaskRecord, TaskRecords};
 use crate::{
-    Answer, Claim, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
+    Claim, Conditional, StoreError, conditionally, keys::ControlKey, number, text, with_claim::with_claim,
 };
 
 impl TaskRecords {
@@ -17,7 +17,7 @@ impl TaskRecords {
         as_read: &TaskRecord,
         attempt: u32,
         claim: &Claim,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let (update, condition) = unchanged(self.table.update(key), as_read);
         let update = update
             .update_expression(format!("SET givenBack = :givenBack, {}", Claim::SET))
@@ -38,7 +38,7 @@ impl TaskRecords {
         now: Millis,
         before: Millis,
         claim: &Claim,
-    ) -> Result<Answer<TaskRecord>, StoreError> {
+    ) -> Result<Conditional<TaskRecord>, StoreError> {
         let (mut update, condition) = unchanged(self.table.update(key), as_read);
         let mut set = format!("SET enqueuedAt = :now, {}", Claim::SET);
         if as_read.message.is_some() {
@@ -46,7 +46,8 @@ impl TaskRecords {
             update = update.expression_attribute_values(":message", text(message));
         }
         let update = update
-            // The version before gave some records the expiry of their cause: a task that waits must not lose its record.
+            // Versions before 0.1.0 gave some records the expiry of their cause. A task that waits must not lose its
+            // record.
             .update_expression(format!("{set} REMOVE #ttl"))
             .condition_expression(format!(
                 "{condition} AND (attribute_not_exists(enqueuedAt) OR enqueuedAt <= :before)"

@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::{path::size, regex_cache};
 
 /// The deepest expression: evaluation recurses.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// The deepest nesting of loops (`all`, `exists`, `map`, …).
-const LOOPS: usize = 3;
+const MAX_LOOP_NESTING: usize = 3;
 
 /// Names that are no loop variables: `event`, types, and `optional` as in `optional.of`.
 const NAMES: [&str; 12] = [
@@ -59,8 +59,8 @@ const FUNCTIONS: [&str; 20] = [
 pub(super) struct Analysis {
     /// How deep loops nest; a search in a list (`in`) counts as a loop.
     levels: usize,
-    /// A loop collects parts of the event that do not depend on its variable.
-    collects: bool,
+    /// A loop copies parts of the event that do not depend on its variable, once per element.
+    copies_event: bool,
     /// The number of `+`: each may join two lists of the event.
     additions: usize,
     /// The longest list or map literal.
@@ -70,7 +70,7 @@ pub(super) struct Analysis {
 impl Analysis {
     /// The most values that an evaluation for `event` visits or copies, beyond one pass over the event.
     pub(super) fn cost(&self, event: &Value) -> f64 {
-        let power = self.levels.saturating_sub(1) + usize::from(self.collects);
+        let power = self.levels.saturating_sub(1) + usize::from(self.copies_event);
         if power == 0 {
             return 0.0;
         }
@@ -81,14 +81,14 @@ impl Analysis {
 
 /// An error in an expression.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FilterError {
     /// The word that causes it, if there is one.
     pub(super) word: Option<String>,
     pub(super) reason: String,
 }
 
 /// Analyzes `expression`.
-pub(super) fn analyze(expression: &Expression) -> Result<Analysis, Fault> {
+pub(super) fn analyze(expression: &Expression) -> Result<Analysis, FilterError> {
     let mut walk = Walk { analysis: Analysis::default(), bound: Vec::new(), loops: 0, depth: 0 };
     walk.expression(expression)?;
     Ok(walk.analysis)
@@ -103,10 +103,10 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn expression(&mut self, expression: &'a Expression) -> Result<(), Fault> {
+    fn expression(&mut self, expression: &'a Expression) -> Result<(), FilterError> {
         self.depth += 1;
-        if self.depth > DEPTH {
-            return wrong(None, format!("nests more than {DEPTH} operators"));
+        if self.depth > MAX_DEPTH {
+            return wrong(None, format!("nests more than {MAX_DEPTH} operators"));
         }
         let result = match &expression.expr {
             Expr::Unspecified => wrong(None, "is incomplete".into()),
@@ -142,13 +142,13 @@ impl<'a> Walk<'a> {
             Expr::Comprehension(comprehension) => {
                 self.expression(&comprehension.iter_range)?;
                 self.expression(&comprehension.accu_init)?;
-                if self.loops == LOOPS {
-                    return wrong(None, format!("nests more than {LOOPS} loops"));
+                if self.loops == MAX_LOOP_NESTING {
+                    return wrong(None, format!("nests more than {MAX_LOOP_NESTING} loops"));
                 }
                 let outside = self.bound.len();
                 self.loops += 1;
                 self.analysis.levels = self.analysis.levels.max(self.loops);
-                self.analysis.collects |= appended(&comprehension.loop_step).is_some_and(mentions_event);
+                self.analysis.copies_event |= appended(&comprehension.loop_step).is_some_and(mentions_event);
                 self.bound.extend([comprehension.iter_var.as_str(), comprehension.accu_var.as_str()]);
                 self.bound.extend(comprehension.iter_var2.as_deref());
                 self.expression(&comprehension.loop_cond)?;
@@ -163,14 +163,14 @@ impl<'a> Walk<'a> {
         result
     }
 
-    fn name(&self, name: &str) -> Result<(), Fault> {
+    fn name(&self, name: &str) -> Result<(), FilterError> {
         if NAMES.contains(&name) || self.bound.contains(&name) {
             return Ok(());
         }
         wrong(Some(name), format!("`{name}` is not known; the fields of the event begin with `event.`"))
     }
 
-    fn function(&mut self, name: &str, last_argument: Option<&Expression>) -> Result<(), Fault> {
+    fn function(&mut self, name: &str, last_argument: Option<&Expression>) -> Result<(), FilterError> {
         self.analysis.additions += usize::from(name == operators::ADD);
         let is_operator = !name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_operator && !FUNCTIONS.contains(&name) {
@@ -203,8 +203,8 @@ fn mentions_event(expression: &Expression) -> bool {
     expression.references().has_variable("event")
 }
 
-fn wrong(word: Option<&str>, reason: String) -> Result<(), Fault> {
-    Err(Fault { word: word.map(str::to_owned), reason })
+fn wrong(word: Option<&str>, reason: String) -> Result<(), FilterError> {
+    Err(FilterError { word: word.map(str::to_owned), reason })
 }
 
 /// The length of the longest list or object in `json`.

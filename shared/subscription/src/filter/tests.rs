@@ -133,9 +133,9 @@ fn a_hostile_filter_neither_overflows_the_stack_nor_runs_for_long() {
     }
 }
 
-/// The two parsers of the library must agree; we use the one that it does not use itself.
+/// The library has two parsers. We call the one that the library does not use by default, so both must agree.
 #[test]
-fn the_parser_reads_what_the_librarys_default_parser_reads() {
+fn our_parser_agrees_with_the_default_parser_of_the_library() {
     for text in [
         "event.a > 100 && event.b == \"ITEM\" || !event.c",
         "event.a.b['c d'][0] in [1, 2u, 3.5, -4, 'x', b'y', null, true]",

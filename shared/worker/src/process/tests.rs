@@ -46,7 +46,7 @@ fn is_alive(pid: &str) -> bool {
 async fn until(what: &str, probe: impl Fn() -> bool) {
     let began = Instant::now();
     while !probe() {
-        assert!(began.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
+        assert!(began.elapsed() < Duration::from_secs(30), "timed out: waited 30 s until {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

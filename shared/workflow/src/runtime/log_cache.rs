@@ -1,4 +1,4 @@
-//! A cache of the logs that this process has read. An entry never changes once it is appended, so a later session reads only
+//! A cache of the logs that this process has read. An entry never changes once it is appended, so a later visit reads only
 //! the entries after the cached ones: a run that is woken a thousand times does not read its log a thousand times.
 
 use std::collections::{BTreeMap, HashMap};

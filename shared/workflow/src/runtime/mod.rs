@@ -8,6 +8,6 @@ mod outbox_sender;
 mod release;
 mod runner;
 mod sanitize;
-mod session;
+mod visit;
 
 pub use runner::{Runner, RunnerOptions, Visited};

@@ -77,7 +77,7 @@ pub(super) fn timed_out_waits(log: &RunLog, drafts: &[LogDraft]) -> Vec<Name> {
                 .history
                 .waits()
                 .get(&draft.correlation_id)
-                .is_some_and(|wait| matches!(wait.what, WaitFor::Event { .. }))
+                .is_some_and(|wait| matches!(wait.target, WaitFor::Event { .. }))
     };
     drafts.iter().filter(times_out).map(|draft| draft.correlation_id.clone()).collect()
 }

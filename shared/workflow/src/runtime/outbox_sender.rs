@@ -1,4 +1,4 @@
-//! Emits the events of a run's log to the ledger while the session works. Only the release of the run waits for it.
+//! Emits the events of a run's log to the ledger while the visit works. Only the release of the run waits for it.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use ledgerline_stage::Stage;
 
 /// How many events one request to the bus carries.
 const BATCH: usize = 10;
-/// How many events may wait for a slow step or the end of the session. While quick steps follow each other, sending would
+/// How many events may wait for a slow step or the end of the visit. While quick steps follow each other, sending would
 /// only delay them.
 const PENDING_MAX: usize = 100;
 

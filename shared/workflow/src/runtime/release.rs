@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{
     Visited,
     backoff::Backoff,
-    session::{Session, has_ended},
+    visit::{Visit, has_ended},
 };
 
 /// The longest delay of an SQS message.
@@ -16,7 +16,7 @@ const DELAY_MAX_MS: u64 = 15 * 60_000;
 /// The clocks of two runners differ by less than this.
 const SOON_MS: u64 = 1_000;
 
-impl Session<'_> {
+impl Visit<'_> {
     /// Releases the run until something wakes it; `None` if something has woken it already.
     pub(super) async fn suspend(
         &mut self,
@@ -27,7 +27,7 @@ impl Session<'_> {
         self.outbox.finish().await?;
         let now = self.stage.now();
         let (tenant, run) = (&self.lease.tenant, &self.lease.record);
-        // An alarm that is due soon may be the message that began this session, sent by a clock that is ahead.
+        // An alarm that is due soon may be the message that began this visit, sent by a clock that is ahead.
         let mut alarm = run.alarm_at().filter(|at| *at > now.plus(SOON_MS));
         if !at_once
             && let Some(due) = due
@@ -48,7 +48,7 @@ impl Session<'_> {
                 Some(Visited::Suspended)
             }
             Released::Woken => {
-                self.matching.add(self.lease.record.called().iter().cloned());
+                self.matching.add(self.lease.record.notified_waits().iter().cloned());
                 None
             }
             Released::Lost => Some(Visited::Lost),
@@ -107,7 +107,7 @@ impl Session<'_> {
             match self.stage.runs.logs.append(log, &drafts, Some(&self.lease)).await? {
                 Appended::Done(entry) => self.add_entries(&[entry]),
                 Appended::Lost => return Ok(Visited::Lost),
-                Appended::Behind | Appended::GuardRefused | Appended::TokenTaken(_) => {
+                Appended::StaleLog | Appended::GuardRefused | Appended::TokenTaken(_) => {
                     self.catch_up(log).await?;
                 }
             }
@@ -120,7 +120,7 @@ impl Session<'_> {
         log: &mut RunLog,
         error: String,
     ) -> Result<Visited, ComponentError> {
-        tracing::error!(run_id = %log.run_id, error, "a run cannot go on here");
+        tracing::error!(run_id = %log.run_id, error, "this runner does not have the run's workflow or version");
         self.stage.runs.registry.note_refused(&self.lease.tenant, &self.lease.record).await?;
         loop {
             self.outbox.finish().await?;
@@ -142,12 +142,12 @@ impl Session<'_> {
         }
     }
 
-    /// Releases a run whose session failed, so that other runners need not wait for the lease to expire. It sends a message
-    /// for the next session, so the message of this session can be deleted; if the release fails too, that one is
-    /// delivered again.
+    /// Releases a run whose visit failed, so that other runners need not wait for the lease to expire. It sends a message
+    /// for the next visit, so the message of this visit can be deleted; if the release fails too, SQS delivers that message
+    /// again.
     pub(super) async fn postpone(&mut self, error: ComponentError) -> Result<Visited, ComponentError> {
         let (now, run_id) = (self.stage.now(), self.lease.record.run_id.clone());
-        let backoff = Backoff::of(&error, &self.lease.record, self.progressed);
+        let backoff = Backoff::of(&error, &self.lease.record, self.progress);
         let again_at = now.plus(backoff.pause_ms());
         // A message that comes before then serves as well: messages for a run must not multiply.
         let on_its_way = self.lease.record.alarm_at().filter(|at| *at > now.plus(SOON_MS) && *at <= again_at);
@@ -167,10 +167,10 @@ impl Session<'_> {
             match self.stage.runs.leases.release_run(&mut self.lease, self.outbox.sent(), how).await {
                 Ok(Released::Done) => {
                     tracing::error!(%run_id, %error, failed, rejected, "a visit failed; it is tried again later");
-                    return Ok(Visited::Failed(reason));
+                    return Ok(Visited::RetryScheduled(reason));
                 }
                 Ok(Released::Lost) => return Ok(Visited::Lost),
-                // The news is in the log, and the next session reads the log.
+                // The news is in the log, and the next visit reads the log.
                 Ok(Released::Woken) => {}
                 Err(_) => return Err(error),
             }

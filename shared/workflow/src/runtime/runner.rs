@@ -1,4 +1,4 @@
-//! A runner: for each message it acquires the run and holds one session with it.
+//! A runner: for each message it acquires the run and visits it once. A [`Visit`] is the code of one visit.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     log_cache::{LogCache, RunKey},
-    session::Session,
+    visit::Visit,
 };
 use crate::Workflows;
 
@@ -21,13 +21,14 @@ use crate::Workflows;
 pub struct RunnerOptions {
     /// How long a lease lasts without renewal: if the runner dies, no other runner continues the run before that.
     pub lease_ms: u64,
-    /// The runner keeps its lease and waits for what is due within this time: queue delays have whole seconds.
-    pub patience_ms: u64,
+    /// If something is due within this time, the runner keeps the lease and waits for it instead of sending itself a
+    /// delayed message, because queue delays have whole seconds.
+    pub wait_in_place_ms: u64,
 }
 
 impl Default for RunnerOptions {
     fn default() -> Self {
-        Self { lease_ms: RUN_LEASE_MS, patience_ms: 1_000 }
+        Self { lease_ms: RUN_LEASE_MS, wait_in_place_ms: 1_000 }
     }
 }
 
@@ -41,28 +42,28 @@ struct Parts {
     stage: Stage,
     workflows: Workflows,
     options: RunnerOptions,
-    /// The runs that this process holds, each with the `Notify` that makes its session read the log again.
+    /// The runs that this process holds, each with the `Notify` that makes its visit read the log again.
     held: Mutex<HashMap<RunKey, Arc<Notify>>>,
     log_cache: Mutex<LogCache>,
 }
 
-/// The result of a session.
+/// The result of a visit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Visited {
     /// The run has ended.
     Ended,
     /// The run waits: for a time, an event, a payload, a task.
     Suspended,
-    /// Another session holds the lease, and will read the new entries.
+    /// Another visit holds the lease, and will read the new entries.
     Held,
-    /// Another runner acquired the run during this session.
+    /// Another runner acquired the run during this visit.
     Lost,
     /// There is no such run.
     Unknown,
     /// This runner cannot execute the run, for this reason. The run is tried again later.
     Refused(String),
-    /// The session failed, for this reason. The message that it sent, or the sweep, begins the next session.
-    Failed(String),
+    /// The visit failed, for this reason. The message that it sent, or the sweep, begins the next visit.
+    RetryScheduled(String),
 }
 
 impl Runner {
@@ -103,7 +104,7 @@ impl Runner {
         let RunMessage { tenant_id, run_id } = message;
         let stage = &self.parts.stage;
         match stage.runs.leases.acquire_run(tenant_id, run_id, self.parts.options.lease_ms).await? {
-            RunAcquisition::Acquired(lease) => Box::pin(self.run_session(*lease, deadline)).await,
+            RunAcquisition::Acquired(lease) => Box::pin(self.run_visit(*lease, deadline)).await,
             RunAcquisition::Held => {
                 if let Some(holder) = self.held().get(&(tenant_id.clone(), run_id.clone())) {
                     holder.notify_one();
@@ -115,20 +116,16 @@ impl Runner {
         }
     }
 
-    async fn run_session(
-        &self,
-        lease: RunLease,
-        deadline: Option<Instant>,
-    ) -> Result<Visited, ComponentError> {
+    async fn run_visit(&self, lease: RunLease, deadline: Option<Instant>) -> Result<Visited, ComponentError> {
         let key = (lease.tenant.clone(), lease.record.run_id.clone());
         let wake = Arc::new(Notify::new());
         self.held().insert(key.clone(), wake.clone());
         let _held = Held { runner: self, key: key.clone(), wake: wake.clone() };
-        let patience_ms = self.parts.options.patience_ms;
+        let wait_in_place_ms = self.parts.options.wait_in_place_ms;
         let cached_log = self.log_cache().take(&key);
-        let session = Session::new(&self.parts.stage, &self.parts.workflows, lease, &wake, deadline);
-        let session = session.with_patience(patience_ms).with_cached_log(cached_log);
-        let (visited, cached_log) = session.run().await;
+        let visit = Visit::new(&self.parts.stage, &self.parts.workflows, lease, &wake, deadline);
+        let visit = visit.with_wait_in_place(wait_in_place_ms).with_cached_log(cached_log);
+        let (visited, cached_log) = visit.run().await;
         if !matches!(visited, Ok(Visited::Ended)) {
             self.log_cache().put(key, cached_log);
         }
@@ -146,7 +143,7 @@ impl Runner {
     }
 }
 
-/// Removes the run from the list, however the session ends.
+/// Removes the run from the list, however the visit ends.
 struct Held<'a> {
     runner: &'a Runner,
     key: RunKey,
@@ -156,7 +153,7 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut held = self.runner.held();
-        // After a lost lease, a second session of this process may hold the run.
+        // After a lost lease, a second visit of this process may hold the run.
         if held.get(&self.key).is_some_and(|wake| Arc::ptr_eq(wake, &self.wake)) {
             held.remove(&self.key);
         }

@@ -24,7 +24,7 @@ fn storable(draft: LogDraft) -> LogDraft {
         RunEventType::RunCompleted => (RunEventType::RunFailed, "the output"),
         // The other events keep their fact; only the details are left out.
         _ => {
-            tracing::warn!(event = %draft.event_type, id = %draft.correlation_id, %invalid, "a detail is left out of the log");
+            tracing::warn!(event = %draft.event_type, id = %draft.correlation_id, %invalid, "event data that cannot be stored was dropped from the run's log");
             return LogDraft { event_data: scalars(draft.event_data), ..draft };
         }
     };

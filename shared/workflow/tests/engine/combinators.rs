@@ -141,7 +141,7 @@ fn when_the_sleep_is_first_a_step_that_was_not_recorded_leaves_no_trace() {
     world.now = world.now.plus(60_000);
     // The step would be seen by now, but the sleep is recorded first.
     let _ = world.poll();
-    let wanted = world.wanted();
+    let wanted = world.pending_drafts();
     let sleep = wanted.iter().find(|draft| draft.event_type == Type::WaitCompleted).unwrap().clone();
     world.append(vec![sleep]);
     world.run_until_waiting();
@@ -163,14 +163,14 @@ fn when_the_hook_is_first_a_recorded_step_is_closed() {
     assert!(world.poll().is_ready());
     assert!(!world.execution().busy(), "what lost does not run on");
     let wanted: Vec<_> =
-        world.wanted().into_iter().map(|draft| (draft.event_type, draft.correlation_id)).collect();
+        world.pending_drafts().into_iter().map(|draft| (draft.event_type, draft.correlation_id)).collect();
     assert_eq!(wanted[0], (Type::HookDisposed, hook), "in the order of the commands");
     assert_eq!(wanted[1], (Type::StepFailed, step));
     assert_eq!(wanted[2].0, Type::WaitCompleted);
     assert_eq!(world.execution().next_due(), None);
-    let before = world.wanted();
+    let before = world.pending_drafts();
     world.pass(60_000);
-    assert_eq!(world.wanted(), before, "what was abandoned is not due any more");
+    assert_eq!(world.pending_drafts(), before, "what was abandoned is not due any more");
     world.run_until_waiting();
     assert_eq!(world.data(Type::StepFailed)[0]["errorCode"], "abandoned");
     assert_eq!(world.output(), json!([2, "hook"]));

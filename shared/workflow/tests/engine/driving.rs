@@ -43,7 +43,7 @@ fn nothing_is_wanted_of_a_run_without_a_log() {
     let run_id = World::new(workflow.clone(), Value::Null).run_id;
     let mut execution = Execution::new(&workflow, &run_id, Value::Null, None);
     assert!(execution.poll(&mut Context::from_waker(Waker::noop()), Millis::MIN).is_pending());
-    assert_eq!(execution.wanted(Millis::MIN), []);
+    assert_eq!(execution.pending_drafts(Millis::MIN), []);
     assert_eq!((execution.busy(), execution.next_due(), execution.outcome()), (false, None, None));
 }
 
@@ -121,7 +121,7 @@ fn events_after_the_end_change_nothing() {
         world.execution().feed([event.clone()]);
         assert!(world.poll().is_ready());
         assert_eq!(world.outcome(), Some(Ended::Completed(json!(1))));
-        assert_eq!(world.execution().wanted(now), []);
+        assert_eq!(world.execution().pending_drafts(now), []);
         assert!(!world.execution().busy() && world.execution().next_due().is_none());
     }
 }
@@ -144,7 +144,11 @@ fn events_appended_by_others_before_the_own_append_are_delivered_first() {
     let hook = world.id_of(Type::HookCreated);
     world.receive(Type::HookReceived, &hook, json!({"payload": "h"}));
     assert!(world.poll().is_ready());
-    assert_eq!(world.wanted_types(), [Type::WaitCreated], "what was never recorded never was");
+    assert_eq!(
+        world.wanted_types(),
+        [Type::WaitCreated],
+        "the step that was never recorded is not requested again"
+    );
     world.run_until_waiting();
     world.crash();
     world.pass_until_due();
@@ -216,14 +220,14 @@ fn a_cancelled_run_stops_its_steps_and_wants_nothing() {
     let last = drafts.pop().unwrap();
     world.append(drafts);
     let _ = world.poll();
-    assert_eq!(gates.begun("after"), 0, "that something was closed is no news for the code");
+    assert_eq!(gates.begun("after"), 0, "the code does not learn that its step was closed");
     let mut drafts = vec![last];
     drafts.push(draft(Type::RunCancelled, &world.run_id, json!({"reason": "why not"})));
     world.append(drafts);
     assert!(world.poll().is_ready());
     assert_eq!(world.outcome(), Some(Ended::Cancelled));
     assert_eq!(world.execution().mismatch(), None);
-    assert_eq!(world.wanted(), []);
+    assert_eq!(world.pending_drafts(), []);
     assert!(!world.execution().busy());
     assert!(dropped.load(Ordering::SeqCst));
 }
@@ -259,8 +263,8 @@ fn the_driver_is_woken_only_when_a_step_can_continue() {
     gates.open("b");
     assert_eq!(count.take(), 1);
     assert!(world.poll_with(&waker).is_ready());
-    assert_eq!(world.wanted().len(), 7);
-    // What the log brings happens while the driver is there.
+    assert_eq!(world.pending_drafts().len(), 7);
+    // An event of the log wakes the code inside the driver's poll, so the driver needs no wake.
     world.record();
     assert!(world.poll_with(&waker).is_ready());
     world.record();
@@ -297,7 +301,7 @@ fn the_future_of_a_step_is_dropped_when_it_has_finished() {
         }
     });
     assert!(world.poll().is_ready());
-    // The test, the workflow, its code.
+    // Held by the test, the workflow and its code.
     assert_eq!(Arc::strong_count(&held), 3);
 }
 
@@ -354,7 +358,7 @@ fn spurious_polls_change_nothing() {
     gates.open("a");
     for _ in 0..10 {
         assert!(world.poll().is_ready());
-        assert_eq!(world.wanted().len(), 4);
+        assert_eq!(world.pending_drafts().len(), 4);
     }
     world.run_until_waiting();
     for _ in 0..10 {
@@ -404,7 +408,11 @@ fn the_context_does_not_work_in_another_thread() {
     );
     let mut alone = World::of(|ctx: Ctx| async move { Ok(ctx.random()) });
     alone.run_until_waiting();
-    assert_eq!(alone.output(), output[1], "what others draw does not move what the workflow draws");
+    assert_eq!(
+        alone.output(),
+        output[1],
+        "random numbers that other threads draw do not change those of the workflow"
+    );
 }
 
 #[test]

@@ -77,10 +77,13 @@ fn an_event_of_a_dropped_wait_reaches_the_next_wait_in_one_entry() {
 #[test]
 fn an_open_wait_of_an_older_log_gets_the_event_at_the_next_replay() {
     let mut world = both_at_once();
-    // A runner of the version before handles the first, and registers the waits of the next round.
+    // A runner of a version before 0.1.0 handles the first, and registers the waits of the next round.
     let _ = world.poll();
-    let wanted: Vec<_> =
-        world.wanted().into_iter().filter(|draft| !draft.event_data.contains_key("handedOverFrom")).collect();
+    let wanted: Vec<_> = world
+        .pending_drafts()
+        .into_iter()
+        .filter(|draft| !draft.event_data.contains_key("handedOverFrom"))
+        .collect();
     world.append(wanted);
     world.crash();
     assert_eq!((open(&world, "added").len(), open(&world, "checkout").len()), (1, 1));
@@ -123,7 +126,7 @@ fn an_event_that_does_not_fit_is_kept_for_a_later_wait_in_the_order_of_the_log()
 fn a_wait_and_its_hand_over_are_recorded_together() {
     let mut world = both_at_once();
     let _ = world.poll();
-    let wanted = world.wanted();
+    let wanted = world.pending_drafts();
     let types: Vec<Type> = wanted.iter().map(|draft| draft.event_type).collect();
     assert_eq!(types, [Type::WaitCreated, Type::WaitCreated, Type::WaitCompleted]);
 }

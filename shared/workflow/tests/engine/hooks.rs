@@ -81,7 +81,7 @@ fn a_taken_token_is_a_conflict() {
     };
     let mut world = World::of(code);
     let _ = world.poll();
-    let mut wanted = world.wanted();
+    let mut wanted = world.pending_drafts();
     wanted[1].event_type = Type::HookConflict;
     world.append(wanted);
     world.run_until_waiting();

@@ -38,13 +38,13 @@ where
     let mismatch = world.execution().mismatch().unwrap().clone();
     // The run fails safely: it closes what the log has open, whichever version of the code asked for it.
     assert_eq!(world.wanted_types(), [Type::WaitCompleted, Type::RunFailed]);
-    assert_eq!(world.wanted()[0].correlation_id, open);
+    assert_eq!(world.pending_drafts()[0].correlation_id, open);
     assert!(!world.execution().busy() && world.execution().next_due().is_none());
     world.run_until_waiting();
     let error = world.error();
     assert!(error.is("nondeterminism"));
     assert!(error.message.ends_with(&mismatch.to_string()), "{error}");
-    assert_eq!(world.wanted(), []);
+    assert_eq!(world.pending_drafts(), []);
     (mismatch.log, mismatch.code)
 }
 
@@ -125,7 +125,7 @@ fn code_that_waits_for_something_else() {
     says(
         mismatch_of(code),
         "the log has sleep (command 3)",
-        "the code never asked for it: it waits for nothing that a log could bring",
+        "the code never asked for it: it waits for no step, wait or hook",
     );
     let code = |ctx: Ctx| async move {
         a(&ctx).await?;
@@ -154,7 +154,7 @@ fn a_mismatch_names_three_awaited_commands_and_counts_the_others() {
         mismatch.code,
         "the code never asked for it: it waits for sleep (command 1), sleep (command 2), sleep (command 3) and 2 more"
     );
-    assert_eq!(world.wanted().len(), 7);
+    assert_eq!(world.pending_drafts().len(), 7);
 }
 
 #[test]
@@ -194,9 +194,10 @@ fn events_that_cannot_follow() {
         (
             Type::WaitCreated,
             false,
-            "the log has wait_completed of command 1 — for sleep, which the code asks for there, this cannot come next",
+            "the log has wait_completed of command 1 — the code's command 1 is sleep, which cannot receive \
+             wait_completed in its present state",
         ),
-        (Type::WaitCompleted, true, "(command 1) — for the code that one had ended before"),
+        (Type::WaitCompleted, true, "(command 1) — the code's command 1 had already ended"),
     ] {
         let mut world = World::of(code);
         world.run_until_waiting();
@@ -254,5 +255,5 @@ fn a_run_that_was_cancelled_meanwhile_is_cancelled_all_the_same() {
     world.append(drafts);
     assert!(world.poll().is_ready());
     assert_eq!(world.outcome(), Some(Ended::Cancelled));
-    assert_eq!(world.wanted(), []);
+    assert_eq!(world.pending_drafts(), []);
 }

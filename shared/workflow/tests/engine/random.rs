@@ -41,7 +41,7 @@ enum Plan {
     InTurn(Vec<Plan>),
     All(Vec<Plan>),
     First(Vec<Plan>),
-    /// All of them, where each one that ends begins a step.
+    /// All plans side by side; each plan that ends begins one step.
     Following(Vec<Plan>),
 }
 
@@ -92,7 +92,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// Does what the plan says; gives what it saw.
+/// Executes the plan; returns the results that it saw.
 fn act<'a>(ctx: &'a Ctx, gates: &'a Gates, plan: &'a Plan, path: String) -> BoxFuture<'a, Value> {
     let result = move |result: Result<Value, Error>| match result {
         Ok(value) => value,
@@ -158,11 +158,11 @@ fn act<'a>(ctx: &'a Ctx, gates: &'a Gates, plan: &'a Plan, path: String) -> BoxF
             .boxed()
         }
         Plan::All(plans) => {
-            // Both ways of waiting for all.
-            let (own, theirs): (Vec<_>, Vec<_>) = parts(plans).enumerate().partition(|(n, _)| n % 2 == 0);
-            let own = all(own.into_iter().map(|(_, part)| part.map(Ok::<_, Error>)));
-            let theirs = join_all(theirs.into_iter().map(|(_, part)| part));
-            futures::future::join(own, theirs).map(|(own, theirs)| json!([own.unwrap(), theirs])).boxed()
+            // Half of the parts with `all` of this crate, half with `join_all` of the crate `futures`.
+            let (even, odd): (Vec<_>, Vec<_>) = parts(plans).enumerate().partition(|(n, _)| n % 2 == 0);
+            let even = all(even.into_iter().map(|(_, part)| part.map(Ok::<_, Error>)));
+            let odd = join_all(odd.into_iter().map(|(_, part)| part));
+            futures::future::join(even, odd).map(|(even, odd)| json!([even.unwrap(), odd])).boxed()
         }
         Plan::First(plans) => first(parts(plans)).map(|(index, value)| json!([index, value])).boxed(),
         Plan::Following(plans) => {
@@ -202,7 +202,7 @@ fn world(plan: &Plan, gates: &Gates) -> World {
 fn world_events(history: &RunHistory, salt: usize) -> Vec<LogDraft> {
     let payload = |id: &Name| draft(Type::HookReceived, id, json!({"payload": format!("payload {salt}")}));
     let hooks = history.active_hooks().map(|hook| payload(&hook.hook_id));
-    let waits = history.open_waits().filter_map(|wait| match &wait.what {
+    let waits = history.open_waits().filter_map(|wait| match &wait.target {
         WaitFor::Event { event_name, .. } => {
             let event = json!({"outcome": "event", "eventName": event_name, "data": {"event": salt}});
             Some(draft(Type::WaitCompleted, &wait.wait_id, event))
@@ -228,7 +228,8 @@ impl NothingTwice {
     }
 }
 
-fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
+/// Carries out the move with this number.
+fn carry_out(world: &mut World, gates: &Gates, number: usize, next: &Move) {
     let append_event = |world: &mut World, index: &Index| {
         let events = world_events(&world.history, number);
         if !events.is_empty() {
@@ -266,7 +267,7 @@ fn make(world: &mut World, gates: &Gates, number: usize, next: &Move) {
     }
 }
 
-/// Lets everything happen that can, until the run has ended.
+/// Opens every gate, appends events and lets time pass until the run has ended.
 fn finish(world: &mut World, gates: &Gates, check: &mut NothingTwice) {
     for turn in 0..2_000 {
         world.run_until_waiting();
@@ -313,7 +314,7 @@ fn check_replays(world: &World, plan: &Plan) {
         };
         entry.iter().cloned().map(draft).collect()
     };
-    assert_eq!(replayed(before.len()).wanted(), drafts(last));
+    assert_eq!(replayed(before.len()).pending_drafts(), drafts(last));
     // The same if the log comes piece by piece, to a process that begins steps in between.
     let mut slow = replayed(1);
     for entry in &before[1..] {
@@ -325,7 +326,7 @@ fn check_replays(world: &World, plan: &Plan) {
         }
     }
     assert_eq!(slow.execution().mismatch(), None);
-    assert_eq!(slow.wanted(), drafts(last));
+    assert_eq!(slow.pending_drafts(), drafts(last));
 }
 
 fn last_type(world: &World) -> Type {
@@ -344,7 +345,7 @@ proptest! {
             if world.ended() {
                 break;
             }
-            make(&mut world, &gates, number, next);
+            carry_out(&mut world, &gates, number, next);
             check.check(&gates, &world.history);
         }
         finish(&mut world, &gates, &mut check);

@@ -90,17 +90,21 @@ fn an_event_is_wanted_until_it_is_fed() {
         ctx.step("a", || async { Err::<(), _>(Error::retryable("not yet")) }).await
     });
     assert!(world.poll().is_ready());
-    let first = world.wanted();
+    let first = world.pending_drafts();
     assert_eq!(first.last().unwrap().event_type, Type::StepRetrying);
     for _ in 0..3 {
         world.pass(700);
-        assert_eq!(world.wanted(), first, "the time of the next attempt was fixed when the last one failed");
+        assert_eq!(
+            world.pending_drafts(),
+            first,
+            "the time of the next attempt was fixed when the last one failed"
+        );
         assert!(world.poll().is_ready());
-        assert_eq!(world.wanted(), first);
+        assert_eq!(world.pending_drafts(), first);
     }
     let now = world.now;
     world.record();
-    assert_eq!(world.execution().wanted(now), [], "fed, and not yet delivered");
+    assert_eq!(world.execution().pending_drafts(now), [], "fed, and not yet delivered");
     // Its second was over before the first was recorded.
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::StepStarted, Type::StepRetrying]);
@@ -138,7 +142,7 @@ fn a_step_is_retried_after_its_pause_and_fails_with_its_last_error() {
     assert_eq!((world.count(Type::StepRetrying), world.count(Type::StepFailed)), (2, 1));
     let mut replay = world.rewound(world.log.len() - 1);
     let _ = replay.poll();
-    let output = replay.wanted().pop().unwrap().event_data.remove("output").unwrap();
+    let output = replay.pending_drafts().pop().unwrap().event_data.remove("output").unwrap();
     assert_eq!(output, world.output());
 }
 
@@ -345,7 +349,7 @@ fn results_cross_the_log_as_json_and_errors_name_the_field() {
         ctx.step("a", never).await
     }));
     let _ = world.poll();
-    let failed = world.wanted().pop().unwrap();
+    let failed = world.pending_drafts().pop().unwrap();
     assert_eq!(failed.event_data["error"], "result.tags[0]: invalid type: string \"x\", expected u64");
 
     let mut world = World::of(|ctx: Ctx| async move {
@@ -394,7 +398,7 @@ fn a_result_of_another_runner_replaces_the_attempt_in_this_process() {
     gates.open("a");
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::StepStarted, Type::StepCompleted]);
-    assert_eq!(world.wanted()[0].event_data["attempt"], 3);
+    assert_eq!(world.pending_drafts()[0].event_data["attempt"], 3);
     // But the other one was faster.
     world.receive(Type::StepStarted, &id, json!({"attempt": 3}));
     world.receive(Type::StepCompleted, &id, json!({"result": 77}));

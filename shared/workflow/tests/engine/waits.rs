@@ -98,7 +98,7 @@ fn an_event_that_comes_before_the_timeout_is_recorded_wins() {
     world.pass(60_000);
     assert!(world.poll().is_ready());
     assert_eq!(world.wanted_types(), [Type::WaitCompleted]);
-    assert_eq!(world.wanted()[0].event_data["outcome"], "timeout");
+    assert_eq!(world.pending_drafts()[0].event_data["outcome"], "timeout");
     // The append is refused: another process has completed the wait with an event.
     let id = world.id_of(Type::WaitCreated);
     world.receive(

@@ -103,7 +103,7 @@ impl World {
     pub(crate) fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
         let now = self.now;
         let polled = self.execution().poll(&mut Context::from_waker(waker), now);
-        let wanted = self.wanted();
+        let wanted = self.pending_drafts();
         let over = self.execution().outcome().is_some();
         assert_eq!(polled.is_ready(), over || !wanted.is_empty(), "{wanted:?}");
         if let Err(illegal) = self.history.check_all(&wanted) {
@@ -116,14 +116,14 @@ impl World {
         self.poll_with(Waker::noop())
     }
 
-    pub(crate) fn wanted(&mut self) -> Vec<LogDraft> {
+    pub(crate) fn pending_drafts(&mut self) -> Vec<LogDraft> {
         let now = self.now;
-        self.execution().wanted(now)
+        self.execution().pending_drafts(now)
     }
 
     /// What is wanted, by type.
     pub(crate) fn wanted_types(&mut self) -> Vec<Type> {
-        self.wanted().iter().map(|draft| draft.event_type).collect()
+        self.pending_drafts().iter().map(|draft| draft.event_type).collect()
     }
 
     /// Appends one entry, as any process could, and feeds it to the execution, if there is one.
@@ -153,7 +153,7 @@ impl World {
 
     /// Appends what is wanted; says whether anything was.
     pub(crate) fn record(&mut self) -> bool {
-        let wanted = self.wanted();
+        let wanted = self.pending_drafts();
         let any = !wanted.is_empty();
         if any {
             self.append(wanted);
@@ -192,7 +192,7 @@ impl World {
     pub(crate) fn output(&mut self) -> Value {
         match self.outcome() {
             Some(Ended::Completed(output)) => output,
-            other => panic!("{other:?}\n{:#?}", self.wanted()),
+            other => panic!("{other:?}\n{:#?}", self.pending_drafts()),
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Ledger<'s> {
     /// What savers have acknowledged, by sort key.
     pub(super) acknowledged: BTreeSet<String>,
     pub(super) records: BTreeMap<&'static str, DrainState>,
-    /// What was in the ledger before a second drain was answered that the holder would look again.
+    /// What was in the ledger when a second drain was told that the holder of the lease would look again.
     pub(super) promised: BTreeMap<&'static str, BTreeSet<String>>,
     /// Whether no process goes on after it has lost its lease: one that does may start what it has planned.
     pub(super) ordered: bool,
@@ -28,7 +28,7 @@ pub(super) struct Ledger<'s> {
     pub(super) claims: BTreeSet<(String, String)>,
     /// Where starts have waited, by subscription and event.
     pub(super) waited: BTreeMap<(String, String), (String, u64)>,
-    /// The events that the late lane has led to.
+    /// The events that have been late arrivals.
     pub(super) late: BTreeSet<String>,
     /// The starts that operators have dropped, by subscription and event.
     pub(super) dropped: BTreeSet<(String, String)>,
@@ -38,7 +38,7 @@ pub(super) struct Ledger<'s> {
     pub(super) registered: bool,
     /// Whether operators retry and drop. Their visits have a deadline: one that is out of time leaves a mark.
     pub(super) operators: bool,
-    /// Whether drainers of the version before take part. They leave a mark instead of looking again.
+    /// Whether drainers of versions before 0.1.0 take part. They leave a mark instead of looking again.
     pub(super) old_drainers: bool,
     /// Whether a mark may be put only after the lease is released: a request for it may fail.
     pub(super) marks_fail: bool,
@@ -65,7 +65,7 @@ impl Ledger<'_> {
             }
             let state = match (start.state, &start.block) {
                 (ParkedState::Parked, _) => "parked",
-                // A drainer of the version before that has lost its lease may write over the row of a start that waits.
+                // A drainer of a version before 0.1.0 that has lost its lease may write over the row of a start that waits.
                 (ParkedState::Retrying, None) if self.is_member(&start).await => "blocked",
                 (ParkedState::Retrying, None) => "retrying",
                 (ParkedState::Retrying, Some(block)) => {
@@ -83,7 +83,7 @@ impl Ledger<'_> {
                 }
             };
             let entry = found.entry(start.subscription_id.to_string()).or_insert_with(|| state.to_owned());
-            // Its claim is written, and what it sends is not out.
+            // Its claim is written, and its effects are not sent yet.
             if entry == "pending" && state == "blocked" {
                 *entry = state.to_owned();
             }
@@ -183,7 +183,7 @@ impl Ledger<'_> {
                 self.waited.insert((start.subscription_id.to_string(), start.event_place), place);
             }
         }
-        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        let rows = self.store.control().partition(&keys::late_arrivals(TENANT)).send().await.unwrap();
         for row in rows.items() {
             let (_, sk) = keys::parse_late_pointer(row["SK"].as_s().unwrap()).unwrap();
             self.late.insert(sk.to_owned());
@@ -196,7 +196,9 @@ impl Ledger<'_> {
         let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
         let mut wanted = self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer);
         wanted
-            .find(|subscribed| subscribed.owes(sk, event) && !settled.contains_key(subscribed.id.as_str()))
+            .find(|subscribed| {
+                subscribed.must_start_or_park(sk, event) && !settled.contains_key(subscribed.id.as_str())
+            })
             .map(|subscribed| format!("{} of {sk} by {drainer}", subscribed.id))
     }
 
@@ -245,7 +247,7 @@ impl Ledger<'_> {
             }
             let settled = self.settled(drainer, sk, record.epochs.of(sk)).await;
             for subscribed in self.subscribed.iter().filter(|subscribed| subscribed.drainer == drainer) {
-                if subscribed.owes(sk, &self.events[sk]) {
+                if subscribed.must_start_or_park(sk, &self.events[sk]) {
                     let state = settled.get(subscribed.id.as_str()).map(String::as_str);
                     assert!(
                         matches!(state, Some("done" | "parked" | "blocked" | "dropped")),
@@ -258,14 +260,14 @@ impl Ledger<'_> {
     }
 
     async fn has_pointer(&self, record: &DrainState, sk: &str) -> bool {
-        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        let rows = self.store.control().partition(&keys::late_arrivals(TENANT)).send().await.unwrap();
         rows.items().iter().any(|row| {
             let key = row["SK"].as_s().unwrap();
             *key > record.late_cursor && keys::parse_late_pointer(key).unwrap().1 == sk
         })
     }
 
-    /// A holder that releases the lease has looked at what was there when another drain was answered so.
+    /// Checks that a holder which releases the lease has handled what was there when it promised to look again.
     async fn check_promise(&mut self, drainer: &'static str, record: &DrainState) {
         let promised = self.promised.remove(drainer).unwrap_or_default();
         // A drain that met trouble, or an event that does not start, has left a mark instead.
@@ -310,7 +312,7 @@ pub(super) async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>)
         assert!(!of_block, "something is left of a block: {pk} {sk}");
         if pk.starts_with("PARKED#") {
             let start: ParkedStart = read(row.clone()).unwrap();
-            // A drainer of the version before that met trouble forgot what it stood before: the row of a start that is
+            // A drainer of a version before 0.1.0 that met trouble forgot what it stood before: the row of a start that is
             // not wanted any more, or is made, stays until an operator drops it.
             let forgotten = ledger.old_drainers && start.block.is_none();
             assert!(start.state == ParkedState::Parked || forgotten, "nothing tries it any more: {start:?}");
@@ -339,7 +341,7 @@ pub(super) async fn check_rest(ledger: &Ledger<'_>, messages: &BTreeSet<String>)
         let record = ledger.record(subscribed.drainer).await;
         for (sk, event) in &ledger.events {
             let wanted = subscribed.had.iter().any(|filter| subscribed.wants.takes(*filter, event));
-            if subscribed.owes(sk, event) || !wanted {
+            if subscribed.must_start_or_park(sk, event) || !wanted {
                 let settled = ledger.settled(subscribed.drainer, sk, record.epochs.of(sk)).await;
                 let state = settled.get(subscribed.id.as_str()).map(String::as_str);
                 let dropped = ledger.dropped.contains(&(subscribed.id.to_string(), sk.clone()));

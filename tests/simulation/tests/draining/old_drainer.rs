@@ -1,11 +1,11 @@
-//! A drainer of the version before, request by request. It knows no blocks: a start that fails halts it before the event,
+//! A drainer of a version before 0.1.0, request by request. It knows no blocks: a start that fails halts it before the event,
 //! with a row of state `retrying`, and is parked after five attempts. It gives up at the first trouble, reads no
 //! late arrivals, and leaves a mark whenever it releases the lease, as one does that is out of time.
 
 use aws_sdk_dynamodb::types::ReturnValue;
 use ledgerline_drains::{DrainState, LEASE_MS, ParkedStart, ParkedState, SETTLE_MS};
 use ledgerline_event::{Event, Kind, Millis, catalogue::TaskPending, keys::moment};
-use ledgerline_ledger::{Clock, Emitter, Place, SealedEvent, Timeline};
+use ledgerline_ledger::{Clock, Emitter, SealedEvent, Timeline, TimelineEvent};
 use ledgerline_simulation::Store;
 use ledgerline_stage::Stage;
 use ledgerline_store::{
@@ -31,7 +31,7 @@ pub(super) struct OldDrainer {
     clock: Clock,
 }
 
-/// The event that the drainer stands before, and until when.
+/// The event on which the drainer is halted, and until when.
 type Halted = (String, Millis);
 
 /// Whether something was done, or another process has done it.
@@ -156,7 +156,7 @@ impl OldDrainer {
         &self,
         drainer: &str,
         record: &DrainState,
-        place: &Place,
+        place: &TimelineEvent,
         subscription: &Subscription,
     ) -> Result<(), Trouble> {
         let key = claim_of(drainer, record, place, subscription);
@@ -199,10 +199,10 @@ impl OldDrainer {
         event: &Event,
         subscription: &Subscription,
     ) -> Result<(String, SealedEvent, Value), Trouble> {
-        let emitter = self.emitter.handling(event).within(|origin| {
-            origin.app = event.app_name.clone();
-            origin.context.via.push(subscription.subscription_id.to_string());
-            origin.context.generation = Some(1);
+        let emitter = self.emitter.handling(event).with_scope(|scope| {
+            scope.app = event.app_name.clone();
+            scope.context.via.push(subscription.subscription_id.to_string());
+            scope.context.generation = Some(1);
         });
         let request_id = emitter.new_id(Kind::Task);
         let workflow = subscription.workflow_type.to_string();
@@ -216,7 +216,7 @@ impl OldDrainer {
         let sealed = emitter.seal(sealed).await.map_err(|_| Trouble)?;
         let message = json!({
             "tenantId": TENANT, "appName": event.app_name, "requestId": request_id, "name": workflow,
-            "input": {}, "generation": 1, "context": emitter.origin().context,
+            "input": {}, "generation": 1, "context": emitter.scope().context,
         });
         Ok((request_id.to_string(), sealed, message))
     }
@@ -226,7 +226,7 @@ impl OldDrainer {
         &self,
         drainer: &str,
         record: &DrainState,
-        place: &Place,
+        place: &TimelineEvent,
         subscription: &Subscription,
         reason: String,
     ) -> Result<Option<Millis>, Trouble> {
@@ -325,13 +325,23 @@ impl OldDrainer {
     }
 }
 
-fn claim_of(drainer: &str, record: &DrainState, place: &Place, subscription: &Subscription) -> ControlKey {
+fn claim_of(
+    drainer: &str,
+    record: &DrainState,
+    place: &TimelineEvent,
+    subscription: &Subscription,
+) -> ControlKey {
     let epoch = record.epochs.of(&place.sk);
     keys::start_claim(TENANT, &place.sk, drainer, epoch, &subscription.subscription_id)
 }
 
 /// The id of a start among the parked ones.
-fn start_id(drainer: &str, record: &DrainState, place: &Place, subscription: &Subscription) -> String {
+fn start_id(
+    drainer: &str,
+    record: &DrainState,
+    place: &TimelineEvent,
+    subscription: &Subscription,
+) -> String {
     let epoch = record.epochs.of(&place.sk).to_string();
     let mut hash = Sha256::new();
     for part in [drainer, &epoch, subscription.subscription_id.as_str(), &place.sk] {

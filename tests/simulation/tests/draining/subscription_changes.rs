@@ -1,8 +1,9 @@
-//! Subscriptions that are disabled, enabled, changed and removed in the middle of a history, and what is promised of the
-//! events around such a moment.
+//! Changes of subscriptions in the middle of a history: an operator disables, enables, changes and removes them.
 //!
-//! A pass matches with the subscriptions as they were when it took the lease, or later. So what is promised by a change
-//! is promised of events that no earlier pass can have passed, and of those that were wanted before and are still.
+//! A pass of a drainer matches with the subscriptions as they were when it took the lease, or later. So two promises are
+//! checked. First: after a change the drainer starts or parks every event that the subscription wants now, if no earlier
+//! pass can have passed the event, or if the subscription wanted the event before too. Second: once every process that
+//! ran at the change has ended, no event is started that the subscription does not want.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ pub(super) enum Filter {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SubscriptionState {
     Enabled,
     Disabled,
     Removed,
@@ -37,16 +38,16 @@ pub(super) struct Change {
     fence: u64,
     /// What savers had begun to save.
     sent: BTreeSet<String>,
-    /// Where the cursor stood when the first pass began that knows of the change, or later went back to.
-    unpassed: Option<String>,
-    /// The events behind the cursor that the late lane led that pass to.
-    led_to: BTreeSet<String>,
+    /// Where the cursor stood when the first pass began that knows of the change; less if a rewind set it back since.
+    cursor_at_first_pass: Option<String>,
+    /// The events behind the cursor to which pointers led that pass.
+    late_arrivals_at_first_pass: BTreeSet<String>,
     /// The events that were wanted before, and still are.
     kept: BTreeSet<String>,
-    /// Those that ran at that moment: they may not know of it.
-    unaware: Vec<String>,
-    /// The claims of the subscription when the last of those had ended.
-    claims: Option<BTreeSet<(String, String)>>,
+    /// The actors that ran at the change: they may match with the subscription as it was.
+    running_at_change: Vec<String>,
+    /// The claims of the subscription when the last of those actors had ended: from then on every process knows the change.
+    claims_when_known: Option<BTreeSet<(String, String)>>,
 }
 
 impl Wants {
@@ -70,14 +71,14 @@ impl Wants {
 }
 
 impl Subscribed {
-    /// Whether an event that it wants has to be started or parked in the end.
-    pub(super) fn owes(&self, sk: &str, event: &Event) -> bool {
+    /// Whether the drainer promises to start or park this event for it in the end.
+    pub(super) fn must_start_or_park(&self, sk: &str, event: &Event) -> bool {
         self.matches(event)
             && self.change.as_ref().is_none_or(|change| {
-                let unpassed = change.unpassed.as_ref().is_some_and(|place| sk > place.as_str());
-                unpassed
+                let was_ahead = change.cursor_at_first_pass.as_ref().is_some_and(|place| sk > place.as_str());
+                was_ahead
                     || !change.sent.contains(sk)
-                    || change.led_to.contains(sk)
+                    || change.late_arrivals_at_first_pass.contains(sk)
                     || change.kept.contains(sk)
             })
     }
@@ -91,10 +92,10 @@ impl Subscribed {
 }
 
 impl Ledger<'_> {
-    /// Changes a subscription, rather one whose starts wait. Answers what was done.
-    pub(super) async fn change_one(&mut self, stage: &Stage, random: &mut Rng, live: Vec<&str>) -> String {
+    /// Changes a subscription, in most cases one whose starts wait. Returns what was done.
+    pub(super) async fn change_one(&mut self, stage: &Stage, random: &mut Rng, running: Vec<&str>) -> String {
         let changeable =
-            |subscribed: &Subscribed| !subscribed.steady && subscribed.standing != Standing::Removed;
+            |subscribed: &Subscribed| !subscribed.steady && subscribed.state != SubscriptionState::Removed;
         let mut waiting = Vec::new();
         let mut any = Vec::new();
         for (position, subscribed) in self.subscribed.iter().enumerate() {
@@ -107,24 +108,24 @@ impl Ledger<'_> {
                 waiting.extend(waits.then_some(position));
             }
         }
-        let rather = if waiting.is_empty() || random.u8(..4) == 0 { any } else { waiting };
-        let Some(position) = random.choice(rather) else { return "nothing is left to change".into() };
-        self.check_quiet(Some(position)).await;
+        let candidates = if waiting.is_empty() || random.u8(..4) == 0 { any } else { waiting };
+        let Some(position) = random.choice(candidates) else { return "nothing is left to change".into() };
+        self.check_claims_since_known(Some(position)).await;
         let before = self.subscribed[position].clone();
-        let (mut standing, mut filter) = (before.standing, before.filter);
-        match (random.u8(..6), before.standing) {
-            (0, _) => standing = Standing::Removed,
-            (1 | 2, Standing::Enabled) => standing = Standing::Disabled,
-            (1..=3, Standing::Disabled) => standing = Standing::Enabled,
+        let (mut state, mut filter) = (before.state, before.filter);
+        match (random.u8(..6), before.state) {
+            (0, _) => state = SubscriptionState::Removed,
+            (1 | 2, SubscriptionState::Enabled) => state = SubscriptionState::Disabled,
+            (1..=3, SubscriptionState::Disabled) => state = SubscriptionState::Enabled,
             _ => filter = if filter == Filter::Own { Filter::Thirds } else { Filter::Own },
         }
         let tenant = name(TENANT);
         let id = before.id.clone();
-        if standing == Standing::Removed {
+        if state == SubscriptionState::Removed {
             stage.registry().unsubscribe(&tenant, &id).await.unwrap();
         } else {
             let change = SubscriptionChange {
-                enabled: Some(standing == Standing::Enabled),
+                enabled: Some(state == SubscriptionState::Enabled),
                 filter_expr: Some(before.wants.expression(filter)),
                 ..SubscriptionChange::default()
             };
@@ -132,35 +133,36 @@ impl Ledger<'_> {
         }
         let record = self.record(before.drainer).await;
         let subscribed = &mut self.subscribed[position];
-        (subscribed.standing, subscribed.filter) = (standing, filter);
-        subscribed.interrupted |= standing != Standing::Enabled;
-        subscribed.had.extend((standing == Standing::Enabled).then_some(filter));
+        (subscribed.state, subscribed.filter) = (state, filter);
+        subscribed.interrupted |= state != SubscriptionState::Enabled;
+        subscribed.had.extend((state == SubscriptionState::Enabled).then_some(filter));
         let after = subscribed.clone();
-        let is_kept = |sk: &str, event: &Event| before.owes(sk, event) && after.matches(event);
+        let is_kept = |sk: &str, event: &Event| before.must_start_or_park(sk, event) && after.matches(event);
         let kept = self.events.iter().filter(|(sk, event)| is_kept(sk, event));
         let mut change = Change {
             fence: record.fence,
             sent: self.sent.clone(),
-            unpassed: None,
-            led_to: BTreeSet::new(),
+            cursor_at_first_pass: None,
+            late_arrivals_at_first_pass: BTreeSet::new(),
             kept: kept.map(|(sk, _)| sk.clone()).collect(),
-            unaware: live.into_iter().map(str::to_owned).collect(),
-            claims: None,
+            running_at_change: running.into_iter().map(str::to_owned).collect(),
+            claims_when_known: None,
         };
         if record.owner.is_none() {
             self.first_pass(&mut change, &record).await;
         }
         self.subscribed[position].change = Some(change);
-        format!("{id} is {standing:?} with {filter:?} of {:?}", before.wants)
+        format!("{id} is {state:?} with {filter:?} of {:?}", before.wants)
     }
 
-    /// The next pass knows of a change.
+    /// Notes where the drainer is when the first pass begins that knows of the change.
     async fn first_pass(&self, change: &mut Change, record: &DrainState) {
-        change.unpassed = Some(record.cursor.clone());
-        let rows = self.store.control().partition(&keys::late_lane(TENANT)).send().await.unwrap();
+        change.cursor_at_first_pass = Some(record.cursor.clone());
+        let rows = self.store.control().partition(&keys::late_arrivals(TENANT)).send().await.unwrap();
         let keys = rows.items().iter().map(|row| row["SK"].as_s().unwrap());
         let ahead = keys.filter(|key| **key > record.late_cursor);
-        change.led_to = ahead.map(|key| keys::parse_late_pointer(key).unwrap().1.to_owned()).collect();
+        change.late_arrivals_at_first_pass =
+            ahead.map(|key| keys::parse_late_pointer(key).unwrap().1.to_owned()).collect();
     }
 
     /// Notes the first lease after a change, and rewinds.
@@ -170,30 +172,33 @@ impl Ledger<'_> {
             let Some(mut change) = subscribed.change.clone().filter(|_| subscribed.drainer == drainer) else {
                 continue;
             };
-            match &change.unpassed {
+            match &change.cursor_at_first_pass {
                 None if now.fence > change.fence => self.first_pass(&mut change, now).await,
-                Some(place) if now.cursor < *place => change.unpassed = Some(now.cursor.clone()),
+                Some(place) if now.cursor < *place => change.cursor_at_first_pass = Some(now.cursor.clone()),
                 _ => continue,
             }
             self.subscribed[position].change = Some(change);
         }
     }
 
-    /// Notes the claims that were made by those that may not know of a change.
-    pub(super) async fn note_quiet(&mut self, is_done: impl Fn(&str) -> bool) {
+    /// Notes the claims of a changed subscription once every process that ran at the change has ended: such a process may
+    /// have claimed starts that the subscription does not want any more.
+    pub(super) async fn note_claims_before_known(&mut self, is_done: impl Fn(&str) -> bool) {
         for position in 0..self.subscribed.len() {
             let Some(change) = &self.subscribed[position].change else { continue };
-            if change.claims.is_none() && change.unaware.iter().all(|actor| is_done(actor)) {
+            if change.claims_when_known.is_none()
+                && change.running_at_change.iter().all(|actor| is_done(actor))
+            {
                 let claims = self.claims_of(position).await;
-                self.subscribed[position].change.as_mut().unwrap().claims = Some(claims);
+                self.subscribed[position].change.as_mut().unwrap().claims_when_known = Some(claims);
             }
         }
     }
 
-    /// What was claimed since by those that know of a change is wanted.
-    pub(super) async fn check_quiet(&self, only: Option<usize>) {
+    /// Checks that every claim which was made since then is of an event that the subscription wants.
+    pub(super) async fn check_claims_since_known(&self, only: Option<usize>) {
         for (position, subscribed) in self.subscribed.iter().enumerate() {
-            let known = subscribed.change.as_ref().and_then(|change| change.claims.as_ref());
+            let known = subscribed.change.as_ref().and_then(|change| change.claims_when_known.as_ref());
             let Some(known) = known.filter(|_| only.is_none_or(|only| only == position)) else { continue };
             for (pk, sk) in self.claims_of(position).await.difference(known) {
                 let event =

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use ledgerline_event::Millis;
 use ledgerline_ledger::Emitter;
 use ledgerline_outbox::ComponentError;
-use ledgerline_runs::{EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission};
+use ledgerline_runs::{EventSubmission, HookAnswer, HookPayload, RunMessage, RunSubmission, SendingRun};
 use ledgerline_stage::Stage;
 use ledgerline_test_support::{
     name,
@@ -68,7 +68,7 @@ impl History<'_> {
         }
     }
 
-    /// A runner dies for no reason of its own. Answers which.
+    /// A runner dies for no reason of its own. Returns which.
     pub(super) fn kill(&mut self) -> Option<String> {
         let visits: Vec<String> =
             self.visits.keys().filter(|visit| self.simulation.is_live(visit)).cloned().collect();
@@ -144,14 +144,14 @@ impl History<'_> {
                 _ => (None, send.event_id),
             };
             let from = name("somebody");
-            let from = event_id.as_deref().map(|event_id| (&from, name(event_id)));
+            let from = event_id.map(|id| SendingRun { run_id: &from, event_id: name(&id) });
             let data = json!({ "number": number });
             let event = EventSubmission { event: send.event, data, r#match: send.matching, idempotency_key };
             match stage.events.send_event(&emitter, event, from).await {
                 Ok(sent) => {
                     told.borrow_mut().push(Told::Sent { number, event_id: sent.event_id.to_string(), began })
                 }
-                Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
+                Err(ComponentError::Store(_) | ComponentError::NotNotified(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -198,10 +198,12 @@ impl History<'_> {
         self.spawn("post", async move {
             let given = HookPayload { payload: json!(payload), idempotency_key };
             match stage.hooks.receive_by_hook(Some(&name(TENANT)), &token, given).await {
-                Ok(HookAnswer::Received { .. }) => told.borrow_mut().push(Told::Posted(payload, true)),
-                Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted(payload, false)),
+                Ok(HookAnswer::Received { .. }) => {
+                    told.borrow_mut().push(Told::Posted { payload, received: true })
+                }
+                Ok(HookAnswer::Gone) => told.borrow_mut().push(Told::Posted { payload, received: false }),
                 Ok(HookAnswer::Unknown) => panic!("{token} is unknown"),
-                Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
+                Err(ComponentError::Store(_) | ComponentError::NotNotified(_) | ComponentError::Emit(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
         });
@@ -296,7 +298,7 @@ async fn receive_and_visit(runner: Runner, sqs: aws_sdk_sqs::Client, queue: Stri
             let _ = sqs.delete_message().queue_url(&queue).receipt_handle(receipt).send().await;
         }
         // The message comes again.
-        Err(ComponentError::Store(_) | ComponentError::NotCalled(_) | ComponentError::Emit(_)) => {}
+        Err(ComponentError::Store(_) | ComponentError::NotNotified(_) | ComponentError::Emit(_)) => {}
         Err(error) => panic!("{message:?}: {error:?}"),
     }
 }

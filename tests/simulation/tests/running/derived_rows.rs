@@ -40,7 +40,7 @@ impl DerivedRows {
         let mut expected: BTreeMap<(String, String), Option<Millis>> = BTreeMap::new();
         for (run_id, known) in runs {
             for wait in known.history.open_waits() {
-                let ControlKey { pk, sk } = match &wait.what {
+                let ControlKey { pk, sk } = match &wait.target {
                     WaitFor::Event { event_name, match_criteria, .. } => {
                         keys::waiter(TENANT, event_name, index_leaf(match_criteria), run_id, &wait.wait_id)
                     }
@@ -50,7 +50,7 @@ impl DerivedRows {
                         keys::run_timer(TENANT, run_id, &wait.wait_id)
                     }
                 };
-                expected.insert((pk, sk), wait.what.due());
+                expected.insert((pk, sk), wait.target.due());
             }
             for step in known.history.open_steps().filter(|_| !known.is_external()) {
                 if let Some(due) = step.retry_after {

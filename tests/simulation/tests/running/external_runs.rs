@@ -88,7 +88,7 @@ fn next(
         }
         7 if random.bool() => {
             let wait = history.open_waits().next()?;
-            let outcome = if matches!(wait.what, WaitFor::Sleep { .. }) { "elapsed" } else { "timeout" };
+            let outcome = if matches!(wait.target, WaitFor::Sleep { .. }) { "elapsed" } else { "timeout" };
             event("wait_completed", Some(wait.wait_id.to_string()), json!({ "outcome": outcome }))
         }
         // What it still waits for is closed with it.

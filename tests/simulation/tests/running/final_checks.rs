@@ -113,9 +113,9 @@ impl FinalChecks<'_> {
         let had: Vec<&str> =
             known.history.waits().iter().filter_map(|wait| wait.event_id.as_deref()).collect();
         for wait in known.history.waits() {
-            let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.what else { continue };
+            let WaitFor::Event { event_name, match_criteria, since, .. } = &wait.target else { continue };
             let matches = |sent: &SentEventView| {
-                sent.event.event_name == *event_name && contains(&sent.event.match_criteria, match_criteria)
+                sent.event.event_name == *event_name && contains(&sent.event.sent_match, match_criteria)
             };
             // Its place may lie after `since` though its time does not; that of an answer does.
             let is_answer = match_criteria.get(ASKED).is_some();
@@ -125,7 +125,7 @@ impl FinalChecks<'_> {
             if let Some(event_id) = &wait.event_id {
                 let event = sent.iter().find(|sent| sent.event.event_id == *event_id);
                 let Some(event) = event else { panic!("{run_id} has had {event_id}, which was not sent") };
-                assert!(matches(event), "{event_id} is not what {run_id} waits for: {:?}", wait.what);
+                assert!(matches(event), "{event_id} is not what {run_id} waits for: {:?}", wait.target);
                 let told = known.completion(&wait.wait_id).unwrap();
                 assert_eq!(told["data"], event.event.data, "{event_id} in {run_id}");
                 if wait.handed_over_from.is_none() {
@@ -207,7 +207,7 @@ impl FinalChecks<'_> {
         event_id: &str,
         fitting: impl Iterator<Item = &'e SentEventView>,
     ) {
-        // Senders of the version before keep no order.
+        // Senders of versions before 0.1.0 keep no order.
         let Some((began, _)) = self.acknowledged.sent.get(event_id).filter(|_| !event_id.starts_with(OLD))
         else {
             return;

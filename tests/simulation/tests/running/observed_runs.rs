@@ -103,7 +103,7 @@ impl<'s> ObservedRuns<'s> {
     }
 
     /// Looks at every run after a step in which a request of `actor` was applied.
-    pub(super) async fn look(&mut self, step: u64, actor: &str) {
+    pub(super) async fn observe(&mut self, step: u64, actor: &str) {
         // Each begins there.
         let list = keys::runs_in(TENANT, RunState::Pending.as_str());
         let (pending, _) = self.store.control().listed(&list, None, 100).await.unwrap();

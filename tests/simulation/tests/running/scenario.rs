@@ -28,12 +28,12 @@ pub(super) struct Scenario {
     pub(super) with_subscriptions: bool,
     pub(super) with_cancels: bool,
     pub(super) with_deadlines: bool,
-    /// Processes of the version before send some of the events.
+    /// Processes of versions before 0.1.0 send some of the events.
     pub(super) with_old_senders: bool,
     orders: Vec<ValidEvent>,
 }
 
-/// How the ids of events begin that processes of the version before send.
+/// How the ids of events begin that processes of versions before 0.1.0 send.
 pub(super) const OLD: &str = "old-";
 
 /// An event that is to be sent.
@@ -44,11 +44,11 @@ pub(super) struct Sending {
     pub(super) event: String,
     pub(super) matching: Value,
     pub(super) sent: bool,
-    /// By a process of the version before.
+    /// Sent by a process of a version before 0.1.0.
     pub(super) old: bool,
     /// The step in which the first sender began.
     pub(super) began: Option<u64>,
-    /// The time that the first sender of the version before has written down: those that resume it keep it.
+    /// The time that the first sender of a version before 0.1.0 has written down: those that resume it keep it.
     pub(super) old_time: Option<Millis>,
 }
 
@@ -160,7 +160,7 @@ impl Scenario {
     pub(super) fn give(&mut self, runs: &BTreeMap<String, ObservedRun>, random: &mut Rng) {
         for known in runs.values() {
             for wait in known.history.open_waits() {
-                if let WaitFor::Event { event_name, match_criteria, .. } = &wait.what {
+                if let WaitFor::Event { event_name, match_criteria, .. } = &wait.target {
                     let mut matching = match_criteria.clone();
                     matching["given"] = json!(random.u8(..3));
                     self.send(event_name, matching, random);

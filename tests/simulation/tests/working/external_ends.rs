@@ -59,9 +59,9 @@ impl ExternalEnds {
 /// An end that names its job and its generation, or leaves them out.
 fn end(random: &mut Rng, emitter: &Emitter, task: &str) -> ValidEvent {
     let generation = random.bool().then_some(1);
-    let emitter = emitter.within(|origin| {
-        origin.context.origin = Some(ORIGIN.into());
-        origin.context.generation = generation;
+    let emitter = emitter.with_scope(|scope| {
+        scope.context.origin = Some(ORIGIN.into());
+        scope.context.generation = generation;
     });
     let job = task.split_once(':').map(|(job, _)| job).filter(|_| random.bool());
     let (kind, properties) = match random.u8(..4) {
@@ -77,7 +77,7 @@ fn end(random: &mut Rng, emitter: &Emitter, task: &str) -> ValidEvent {
     admitted(end)
 }
 
-/// Has a subscription start a task beside the job. Answers the event that it starts by.
+/// Has a subscription start a task beside the job. Returns the event that it starts by.
 pub(super) async fn subscribe(stage: &Stage, emitter: &Emitter) -> ValidEvent {
     let tenant = name(TENANT);
     let definition = json!({ "workflowType": "alone", "kind": "task", "maxAttempts": ATTEMPTS, "createdAt": emitter.now() });

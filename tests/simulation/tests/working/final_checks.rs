@@ -7,15 +7,16 @@ use ledgerline_simulation::Store;
 use ledgerline_stage::Stage;
 use ledgerline_store::{Item, keys, read};
 use ledgerline_test_support::{name, rows_of, scan};
+use ledgerline_verify::Mode;
 use serde_json::Value;
 
-use super::{ATTEMPTS, ByRun, JOB, Plan, Ran, TENANT, external_ends::is_external};
+use super::{ATTEMPTS, ByGeneration, JOB, Plan, Ran, TENANT, external_ends::is_external};
 
 /// Everything has come to rest: each started once, each ended once, each child after its parents.
 pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], stage: &Stage) {
-    let mut pending: ByRun<Vec<Event>> = BTreeMap::new();
+    let mut pending: ByGeneration<Vec<Event>> = BTreeMap::new();
     let ended_by = ended_by(store).await;
-    let mut ends: ByRun<Vec<Event>> = BTreeMap::new();
+    let mut ends: ByGeneration<Vec<Event>> = BTreeMap::new();
     // Tasks that another system has ended, and that had ended.
     let mut contested = BTreeSet::new();
     let mut told = BTreeMap::new();
@@ -113,7 +114,7 @@ pub(super) async fn check(store: &Store, plan: &Plan, ran: &[Ran], stage: &Stage
         check_row(&row);
     }
     // Records, counts, marks and rows are what the ledger says.
-    let verified = Box::pin(stage.verify.verify(&name(TENANT), false, &mut |_| {})).await.unwrap();
+    let verified = Box::pin(stage.verify.verify(&name(TENANT), Mode::Report, &mut |_| {})).await.unwrap();
     // Of two ends that contradict each other the record has one, and the list may show the other.
     let explained = |id: &str, what: String| what == "TwoEnds" && contested.contains(id);
     let mut differences = verified.differences.iter();

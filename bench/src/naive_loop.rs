@@ -1,6 +1,6 @@
-//! The seeds' loop, written plainly: a page by cursor, one regex after another, one write per
-//! start, the cursor at the end of the page. Nothing keeps a second one from doing the same,
-//! and one that dies starts the page again: what it costs is what it does not promise.
+//! A naive polling loop: it reads a page by cursor, tries one regex after another, makes one write per start, and writes
+//! the cursor at the end of the page. It costs little because it promises little: a second loop would do the same work
+//! again, and a loop that dies repeats its page.
 
 use std::collections::HashMap;
 
@@ -22,21 +22,21 @@ const BEGINNING: &str = "T";
 type Item = HashMap<String, AttributeValue>;
 
 /// The loop for one tenant.
-pub(crate) struct SeedLoop {
+pub(crate) struct NaiveLoop {
     dynamo: Client,
     events_table: String,
     control_table: String,
     tenant: Name,
 }
 
-/// What a run of it did.
+/// What one drain did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) events: usize,
     pub(crate) starts: usize,
 }
 
-impl SeedLoop {
+impl NaiveLoop {
     pub(crate) fn new(dynamo: Client, names: &Names, tenant: &Name) -> Self {
         let (events_table, control_table) = (names.events_table.clone(), names.control_table.clone());
         Self { dynamo, events_table, control_table, tenant: tenant.clone() }
@@ -113,7 +113,7 @@ impl SeedLoop {
 
     fn key(&self, place: &str) -> Item {
         HashMap::from([
-            ("PK".to_owned(), text(&format!("SEED-LOOP#{}", self.tenant))),
+            ("PK".to_owned(), text(&format!("NAIVE-LOOP#{}", self.tenant))),
             ("SK".to_owned(), text(place)),
         ])
     }

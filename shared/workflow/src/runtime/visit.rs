@@ -1,4 +1,4 @@
-//! A session is a runner's visit of a run: the runner has the lease, replays the log, continues the run, and releases it.
+//! One visit of a runner to a run: the runner has the lease, replays the log, continues the run, and releases it.
 //!
 //! Every event is appended before the workflow sees it. So the process may die at any point: work whose result is in the log
 //! is never done again, and other work may be done again.
@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Visited,
-    backoff::REJECTED_MAX,
+    backoff::{REJECTED_MAX, VisitProgress},
     log_cache::CachedLog,
     next_past_event::{WaitMatching, timed_out_waits},
     outbox_sender::OutboxSender,
@@ -29,7 +29,7 @@ const LOST_MAX: u32 = 10;
 const UNKNOWN_MS: u64 = 10 * 60_000;
 
 /// One runner's work on one run, from the lease to the release.
-pub(super) struct Session<'a> {
+pub(super) struct Visit<'a> {
     pub(super) stage: &'a Stage,
     workflows: &'a Workflows,
     pub(super) lease: RunLease,
@@ -42,11 +42,12 @@ pub(super) struct Session<'a> {
     conflicting_hooks: BTreeSet<Name>,
     pub(super) matching: WaitMatching,
     pub(super) is_external: bool,
-    /// Whether this session has appended an entry.
-    pub(super) progressed: bool,
+    /// What this visit has done to the log.
+    pub(super) progress: VisitProgress,
     /// Another process has closed an entity as the end of a run does: the run may be ending.
     may_be_ending: bool,
-    patience_ms: u64,
+    /// See [`RunnerOptions::wait_in_place_ms`][super::RunnerOptions::wait_in_place_ms].
+    wait_in_place_ms: u64,
 }
 
 /// Why waiting ended, if the lease is still held.
@@ -78,7 +79,7 @@ enum Found<'w> {
     Failed(String),
 }
 
-impl<'a> Session<'a> {
+impl<'a> Visit<'a> {
     pub(super) fn new(
         stage: &'a Stage,
         workflows: &'a Workflows,
@@ -98,14 +99,14 @@ impl<'a> Session<'a> {
             deadline,
             conflicting_hooks: BTreeSet::new(),
             matching: WaitMatching::default(),
-            progressed: false,
+            progress: VisitProgress::Nothing,
             may_be_ending: false,
-            patience_ms: 0,
+            wait_in_place_ms: 0,
         }
     }
 
-    pub(super) fn with_patience(mut self, patience_ms: u64) -> Self {
-        self.patience_ms = patience_ms;
+    pub(super) fn with_wait_in_place(mut self, ms: u64) -> Self {
+        self.wait_in_place_ms = ms;
         self
     }
 
@@ -115,7 +116,7 @@ impl<'a> Session<'a> {
         self
     }
 
-    /// Runs the session, and gives back the log for the cache.
+    /// Runs the visit, and gives back the log for the cache.
     pub(super) async fn run(mut self) -> (Result<Visited, ComponentError>, CachedLog) {
         let visited = match Box::pin(self.load()).await {
             Ok(visited) => Ok(visited),
@@ -135,10 +136,11 @@ impl<'a> Session<'a> {
         // The runner that registered a wait may have died before it matched past events.
         let unmatched = entries.iter().filter(|entry| entry.sequence > run.looked());
         let unmatched = unmatched.flat_map(|entry| &entry.events).filter(|event| event.waits_for_event());
-        self.matching
-            .add(unmatched.map(|event| event.correlation_id.clone()).chain(run.called().iter().cloned()));
+        self.matching.add(
+            unmatched.map(|event| event.correlation_id.clone()).chain(run.notified_waits().iter().cloned()),
+        );
         self.outbox.add(entries);
-        // An external runner has started the run since this session acquired it.
+        // An external runner has started the run since this visit acquired it.
         self.is_external |= run.state == RunState::Pending && log.history.state() == Some(RunState::Running);
         if self.is_external || has_ended(&log) {
             return self.end(&mut log).await;
@@ -203,7 +205,7 @@ impl<'a> Session<'a> {
                         execution.announce(time);
                         continue;
                     }
-                    let drafts = sanitize(self.stage, execution.wanted(now));
+                    let drafts = sanitize(self.stage, execution.pending_drafts(now));
                     // An event that was accepted before the timeout is recorded is not late.
                     let timed_out = timed_out_waits(log, &drafts);
                     if !timed_out.is_empty() {
@@ -229,7 +231,7 @@ impl<'a> Session<'a> {
                     Matched::Lost => return Ok(Visited::Lost),
                 }
             }
-            let soon = execution.next_due().is_some_and(|due| due <= now.plus(self.patience_ms));
+            let soon = execution.next_due().is_some_and(|due| due <= now.plus(self.wait_in_place_ms));
             if execution.busy() || soon && !is_late {
                 match self.wait(execution).await? {
                     Waited::Lost => return Ok(Visited::Lost),
@@ -263,13 +265,13 @@ impl<'a> Session<'a> {
         let append = stage.runs.logs.append(log, &drafts, Some(&self.lease));
         match self.outbox.send_during(Box::pin(append)).await? {
             Appended::Done(entry) => {
-                self.progressed = true;
+                self.progress = VisitProgress::Appended;
                 let waits = entry.events.iter().filter(|event| event.waits_for_event());
                 self.matching.add(waits.map(|event| event.correlation_id.clone()));
                 execution.feed(entry.events.clone());
                 self.add_entries(&[entry]);
             }
-            Appended::Behind => execution.feed(self.catch_up(log).await?),
+            Appended::StaleLog => execution.feed(self.catch_up(log).await?),
             Appended::GuardRefused => {
                 if let Waited::Lost = self.renew().await? {
                     return Ok(false);
@@ -317,12 +319,12 @@ impl<'a> Session<'a> {
         match self.outbox.send_during(Box::pin(take)).await? {
             None => Ok(Matched::Nothing),
             Some(EventTaken::Done(entry)) => {
-                self.progressed = true;
+                self.progress = VisitProgress::Appended;
                 execution.feed(entry.events.clone());
                 self.add_entries(&[entry]);
                 Ok(Matched::Fed)
             }
-            Some(EventTaken::Behind) => {
+            Some(EventTaken::StaleLog) => {
                 if let Waited::Lost = self.renew().await? {
                     return Ok(Matched::Lost);
                 }
@@ -357,7 +359,7 @@ impl<'a> Session<'a> {
         Ok(match self.stage.runs.leases.renew_run(&mut self.lease).await? {
             Renewed::Kept => Waited::Progress,
             Renewed::Woken => {
-                self.matching.add(self.lease.record.called().iter().cloned());
+                self.matching.add(self.lease.record.notified_waits().iter().cloned());
                 Waited::Woken
             }
             Renewed::Lost => Waited::Lost,

@@ -1,5 +1,5 @@
-//! The seed's way with a job, as far as it reads: at every completion the job's events, and the latest event of
-//! every task of it. Each read ends at the moment of the completion, so it finds what it would have found then.
+//! What a naive polling dispatcher reads for a job: at every completion the job's events, and the latest event of every
+//! task of it. Each read ends at the moment of the completion, so it finds what it would have found then.
 
 use anyhow::ensure;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
@@ -12,10 +12,11 @@ use ledgerline_event::{
 
 use crate::shapes::task_id;
 
-/// Queries at the same time: the seed's own come one after the other.
+/// Queries at the same time. The naive dispatcher sends them one after the other.
 const AT_ONCE: usize = 8;
 
-/// What happens at a completion of a task of `job_id`, which has `count` tasks. Answers how many requests it took.
+/// Reads what the naive dispatcher reads at the completion of a task of `job_id`, which has `count` tasks. Returns how many
+/// requests it took.
 pub(crate) async fn completion(
     dynamo: &Client,
     table: &str,
