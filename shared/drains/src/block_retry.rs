@@ -7,7 +7,7 @@ use ledgerline_event::Millis;
 use ledgerline_ledger::EmitError;
 use ledgerline_store::{Block, Cause, Fault, Member};
 
-use crate::parked_starts::MAX_ATTEMPTS;
+use crate::park_start::MAX_ATTEMPTS;
 use ledgerline_outbox::ComponentError;
 
 const FIRST_PAUSE_MS: u64 = 10_000;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     event_handler::{EventHandler, Work},
     open_blocks::BlockError,
-    parked_starts::start_id,
+    park_start::start_id,
     start_decision::MAX_REASON,
 };
 use ledgerline_outbox::{ComponentError, Notice};

@@ -14,7 +14,7 @@ use ledgerline_subscription::{OnFailure, Subscription};
 use crate::{
     block_retry::{is_of_entity, pause},
     open_blocks::{BlockError, MAX_STARTS_PER_TRANSACTION, OpenBlocks},
-    parked_starts::{MAX_ATTEMPTS, parked_start, start_id},
+    park_start::{MAX_ATTEMPTS, parked_start, start_id},
 };
 use ledgerline_outbox::{About, Claim, ClaimState};
 

@@ -9,6 +9,7 @@ mod effects;
 mod error;
 mod execute;
 mod idempotency;
+mod last_sweep_end;
 mod merge_alerts;
 mod notice;
 mod outbox;
@@ -17,14 +18,14 @@ mod queue;
 mod record_event;
 mod send_alerts;
 mod short_hash;
-mod sweep_end;
-mod sweep_order;
+mod sweep_progress;
 
 pub use claim::{POSTPONED_MS, PendingEffects, RESUMED_AFTER_MS, start_claim_ttl};
 pub use effects::{Effects, Message, NewRun, SentEvent};
 pub use error::ComponentError;
 pub use execute::{ClaimOrder, Executed, Resumed, Sent};
 pub use idempotency::{Made, check_idempotency_key};
+pub use last_sweep_end::Sweeper;
 pub use ledgerline_store::{
     Claim, ClaimState, Claimed, FirstRequest, KeyedRequest, SweepEnd, idempotency_expires_at,
 };
@@ -34,5 +35,4 @@ pub use outbox::{Outbox, RunEffect, RunEffects};
 pub use queue::{Queue, QueueUrls, Queues, message_group};
 pub use record_event::RecordedEvent;
 pub use short_hash::short_hash;
-pub use sweep_end::Sweeper;
-pub use sweep_order::{SweepProgress, rotate_after, round_robin};
+pub use sweep_progress::{SweepProgress, rotate_after, round_robin};

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_store::{
     keys::{self, ControlKey},
-    sweep_shards::{Part, SweepCursor, parts},
+    sweep_cursor::{Part, SweepCursor, parts},
 };
 use tokio::time::{Instant, timeout_at};
 

@@ -11,3 +11,13 @@ pub fn short_hash(parts: &[&str]) -> String {
     }
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::short_hash;
+
+    #[test]
+    fn texts_that_join_alike_have_different_hashes() {
+        assert_ne!(short_hash(&["ab", "c"]), short_hash(&["a", "bc"]));
+    }
+}

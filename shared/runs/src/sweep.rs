@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{RunDriver, RunSweep};
 use ledgerline_outbox::{ComponentError, Message, Sweeper};
-use ledgerline_store::sweep_shards::{Part, SweepCursor, parts};
+use ledgerline_store::sweep_cursor::{Part, SweepCursor, parts};
 
 /// How far a sweep looks ahead: until the next one, and a little more. What is due by then gets a message with a delay.
 const AHEAD_MS: u64 = 150_000;

@@ -43,7 +43,7 @@ pub enum MarkPartition {
 }
 
 #[derive(Serialize, Deserialize)]
-struct SweepCursor {
+struct MarkSweepCursor {
     after: Name,
 }
 
@@ -145,13 +145,13 @@ impl MarkRecords {
 
     /// The last tenant whose marks the last sweep has visited; `None` if it visited all marked tenants.
     pub async fn sweep_cursor(&self) -> Result<Option<Name>, StoreError> {
-        let cursor: Option<SweepCursor> = self.table.get(&keys::sweep_record(SWEEP)).await?;
+        let cursor: Option<MarkSweepCursor> = self.table.get(&keys::sweep_record(SWEEP)).await?;
         Ok(cursor.map(|cursor| cursor.after))
     }
 
     /// Stores the last tenant whose marks a sweep has visited.
     pub async fn set_sweep_cursor(&self, tenant: &Name) -> Result<(), StoreError> {
-        let put = self.table.put(&keys::sweep_record(SWEEP), &SweepCursor { after: tenant.clone() })?;
+        let put = self.table.put(&keys::sweep_record(SWEEP), &MarkSweepCursor { after: tenant.clone() })?;
         put.send().await.map(drop).map_err(|error| StoreError::new("PutItem", error))
     }
 

@@ -16,7 +16,7 @@ mod drain_states;
 mod epochs;
 mod event_idempotency;
 mod failed_deliveries;
-mod health_check_progress;
+mod health_check_cursor;
 mod job_records;
 mod kept_messages;
 pub mod keys;
@@ -39,7 +39,7 @@ mod runnable_workflows;
 mod sent_events;
 mod store_error;
 mod subscriptions;
-pub mod sweep_shards;
+pub mod sweep_cursor;
 mod sweeps;
 mod table;
 mod task_records;
@@ -68,7 +68,7 @@ pub use event_idempotency::{IDEMPOTENCY_TTL_SECONDS, IdempotencyMarkers, Marker}
 pub use failed_deliveries::{
     FailedDeliveries, FailedDelivery, FailureFilter, FailurePage, FailureState, Kept,
 };
-pub use health_check_progress::{HealthCheckCursor, HealthCheckCursors};
+pub use health_check_cursor::{HealthCheckCursor, HealthCheckCursors};
 pub use job_records::{
     EarlyAddition, EndsCount, JobEnd, JobInput, JobNode, JobRecord, JobRecords, JobUpdate, JobWrite, PutNew,
     StartsClaim, TaskAddition, TaskOutcome, TaskStartRow,

@@ -4,7 +4,7 @@ use ledgerline_event::Millis;
 
 use crate::{
     ControlKey, ControlTable, StoreError, keys,
-    sweep_shards::{Part, SweepCursor},
+    sweep_cursor::{Part, SweepCursor},
 };
 
 /// The due runs and timers, and the cursor of their sweep.

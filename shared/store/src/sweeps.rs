@@ -4,7 +4,7 @@ use ledgerline_event::Millis;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::ControlKey;
-use crate::sweep_shards::SweepCursor;
+use crate::sweep_cursor::SweepCursor;
 use crate::{ControlTable, StoreError};
 
 /// When a sweep last ended.

@@ -7,7 +7,6 @@
 //! marks. So the later of the two sees the earlier one, and a completion costs requests in proportion to its
 //! own edges. A task starts once, because its record is put only if there is none.
 
-mod advance;
 mod complete;
 mod components;
 mod counters;
@@ -22,6 +21,7 @@ mod on_task_ended;
 mod query;
 mod resume;
 mod start;
+mod start_children;
 mod submit;
 
 pub use components::{EndListener, Ended, JobInputs, Jobs};

@@ -1,7 +1,7 @@
 //! Executes runs: loads the log, drives an [`Execution`](crate::Execution), appends the events that it wants, and releases the
 //! run when it waits.
 
-mod backoff;
+mod failed_visit_backoff;
 mod log_cache;
 mod next_past_event;
 mod outbox_sender;

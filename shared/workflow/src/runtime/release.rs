@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Visited,
-    backoff::Backoff,
+    failed_visit_backoff::Backoff,
     visit::{Visit, has_ended},
 };
 

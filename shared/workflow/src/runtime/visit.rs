@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Visited,
-    backoff::{REJECTED_MAX, VisitProgress},
+    failed_visit_backoff::{REJECTED_MAX, VisitProgress},
     log_cache::CachedLog,
     next_past_event::{WaitMatching, timed_out_waits},
     outbox_sender::OutboxSender,
