@@ -72,7 +72,7 @@ struct Bench {
 const BENCHES: [Bench; 16] = [
     Bench {
         name: "write-units",
-        about: "bytes and write units of the thirteen event types",
+        about: "bytes and write units of the thirteen event types of the catalogue",
         run: benches::write_units::run,
     },
     Bench {

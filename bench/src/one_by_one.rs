@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_any_text_and_a_dot_a_dot() {
+    fn a_star_is_any_text_and_a_dot_is_only_a_dot() {
         let globs = OneByOne::new(["price.*", "*", "price.changed", "*.changed", "pricexchanged"]).unwrap();
         assert_eq!(globs.matching("price.changed").collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(globs.matching("pricexchanged").collect::<Vec<_>>(), [1, 4]);

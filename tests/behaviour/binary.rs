@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use ledgerline_test_support::{World, until};
 
-/// A process of ours, ended by its id whatever becomes of the test.
+/// A process that a test started; killed when dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {

@@ -1,6 +1,6 @@
-//! What `ledgerline worker` costs while there is nothing to do: the binary, in a process of its own, against a
-//! local mode in this one. How often it polls, what else it asks for, and what it holds; and what it holds once it
-//! has worked.
+//! What `ledgerline worker` costs while there is nothing to do: the binary, in a process of its own, against a local
+//! mode in this one. How often it polls, what other requests there are, and how much memory it holds, at rest and after
+//! work.
 
 use std::{
     env, fs,
@@ -22,18 +22,18 @@ use crate::{
     sightings::Sightings,
 };
 
-/// Between two long polls there are twenty seconds at least.
+/// A long poll without an answer lasts twenty seconds.
 const POLL_SECONDS: f64 = 20.0;
 const POLL: &str = "ReceiveMessage";
 /// Polls after the first.
 const POLLS: usize = if cfg!(debug_assertions) { 1 } else { 3 };
-/// How long the worker may take to its first poll, and longer than expected to each of the others.
+/// How much longer than expected the polls may take, all together; the first one waits for the start of the worker.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tasks of the job after the rest.
+/// Tasks of the job that the worker runs after its rest.
 const TASKS: usize = 100;
-const MB: f64 = 1024.0;
+const KB_PER_MB: f64 = 1024.0;
 
-/// Rest first, then some work.
+/// Measures the worker at rest, and then after a job.
 pub(crate) fn run() -> anyhow::Result<Report> {
     let binary = binary()?;
     let folder = tempfile::tempdir()?;
@@ -62,15 +62,20 @@ pub(crate) fn run() -> anyhow::Result<Report> {
         report.figure("idle: polls per 20 s", POLL_SECONDS / per_poll, "", Goal::AtMost(1.0));
         report.figure("idle: seconds watched", seconds, "s", Goal::None);
         report.figure("idle: other requests, local mode's own included", others as f64, "", Goal::None);
-        report.figure("idle: memory, peak", idle.peak_kb / MB, "MB", Goal::Under(40.0));
-        report.figure("idle: memory", idle.now_kb / MB, "MB", Goal::Under(40.0));
+        report.figure("idle: memory, peak", idle.peak_kb / KB_PER_MB, "MB", Goal::Under(40.0));
+        report.figure("idle: memory", idle.now_kb / KB_PER_MB, "MB", Goal::Under(40.0));
 
         let tasks = Shape::FanOut.tasks(TASKS);
         let job_id = local_jobs::submit(&local, &Name::new("tenantId", TENANT)?, tasks).await?;
         sightings.until(&local_jobs::completed(&job_id)).await;
         let worked = worker.memory()?;
-        report.figure("after 100 tasks, 8 at a time: memory, peak", worked.peak_kb / MB, "MB", Goal::None);
-        report.figure("after 100 tasks, 8 at a time: memory", worked.now_kb / MB, "MB", Goal::None);
+        report.figure(
+            "after 100 tasks, 8 at a time: memory, peak",
+            worked.peak_kb / KB_PER_MB,
+            "MB",
+            Goal::None,
+        );
+        report.figure("after 100 tasks, 8 at a time: memory", worked.now_kb / KB_PER_MB, "MB", Goal::None);
         drop(worker);
         local.stop().await;
         anyhow::Ok(())

@@ -1,6 +1,6 @@
-//! What a run costs in requests and units: starting it, executing it, and telling the ledger. A step must cost one
-//! write to the log and the same however many there are. Beside that a sleep, a wait for an event and a hook, each as
-//! a run that does nothing else: an empty run is beside it.
+//! What a run costs in requests and units: starting it, executing it, and emitting its events. A step must cost one
+//! write to the log, and as much in a long run as in a short one. An empty run, and runs with only a sleep, a wait for
+//! an event or a hook, are measured for comparison.
 
 use anyhow::ensure;
 use ledgerline_embedded::Service;
@@ -25,11 +25,11 @@ const APPENDS: [&str; 2] = ["PutItem", "TransactWriteItems"];
 pub(crate) struct RunCost {
     /// Starting it.
     begin: Counted,
-    /// Executing it, and what came from outside.
+    /// Executing it, and receiving what it waits for.
     work: Counted,
     /// Saving its events.
     save: Counted,
-    /// The drainers that look at them.
+    /// Draining them.
     drain: Counted,
     events: usize,
 }

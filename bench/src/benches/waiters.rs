@@ -1,8 +1,8 @@
-//! An event that is sent to runs, and how much it reads until the one run that waits for it is woken, however many
-//! others wait: it must depend on the leaves of the event only.
+//! How much the sender of an event reads until the one run that waits for the event is woken, while many others wait:
+//! it must depend only on the leaves of the event.
 //!
-//! The run that is woken got there as every run does. The others are only what such a run leaves in the table, written
-//! through the same keys: a hundred thousand runs would take ten minutes.
+//! The run that is woken is a real one. Of the others there are only the rows by which they wait, written under the
+//! same keys: a hundred thousand real runs would take ten minutes.
 
 use anyhow::ensure;
 use ledgerline_embedded::Service;
@@ -25,7 +25,7 @@ const READS: [&str; 3] = ["GetItem", "Query", "BatchGetItem"];
 /// Rows that are written at once while preparing.
 const AT_ONCE: usize = 1_000;
 
-/// What all wait for: the same kind, and each an invoice of its own.
+/// What the runs of one table wait for: all for the same kind, and each for an invoice of its own.
 #[derive(Clone, Copy)]
 struct Criteria {
     about: &'static str,
@@ -35,11 +35,11 @@ struct Criteria {
 }
 
 const CRITERIA: [Criteria; 3] = [
-    // The number tells more than the kind, as a real one does.
+    // Every invoice id is longer than the kind, as real ids are.
     Criteria { about: "long ids", kind: "payment", first: 1_000_000 },
-    // Some numbers are shorter than the kind.
+    // Some invoice ids are shorter than the kind.
     Criteria { about: "ids from inv-0 on", kind: "payment", first: 0 },
-    // All numbers are.
+    // All invoice ids are shorter than the kind.
     Criteria { about: "ids shorter than the kind", kind: "payment-received", first: 0 },
 ];
 
@@ -61,12 +61,12 @@ pub(crate) fn run() -> anyhow::Result<Report> {
         let mut few: Vec<f64> = Vec::new();
         let mut there = 0;
         for &size in SIZES {
-            pipeline.services.runtime.block_on(others(&pipeline, criteria, there..size))?;
+            pipeline.services.runtime.block_on(put_other_waiters(&pipeline, criteria, there..size))?;
             there = size;
             for (position, leaves) in LEAVES.into_iter().enumerate() {
-                let number_of = criteria.first + SIZES.iter().sum::<usize>() + size + leaves;
-                let sent = sent(&pipeline, criteria, number_of, leaves);
-                let counted = pipeline.services.runtime.block_on(sent)?;
+                let invoice = criteria.first + SIZES.iter().sum::<usize>() + size + leaves;
+                let sending = measure_send(&pipeline, criteria, invoice, leaves);
+                let counted = pipeline.services.runtime.block_on(sending)?;
                 let reads = counted.table_operations(&READS) as f64;
                 let units = counted.runs.read_units;
                 let grown = few.get(position).map(|few| (reads + units) / few);
@@ -98,8 +98,8 @@ impl Criteria {
     }
 }
 
-/// Rows of runs that wait for other invoices.
-async fn others(
+/// Puts the rows of runs that wait for other invoices.
+async fn put_other_waiters(
     pipeline: &RunPipeline,
     criteria: Criteria,
     numbers: std::ops::Range<usize>,
@@ -126,14 +126,14 @@ async fn others(
     Ok(())
 }
 
-/// What it takes to send an event to the one run that waits for it.
-async fn sent(
+/// Counts what it takes to send an event to the one run that waits for it.
+async fn measure_send(
     pipeline: &RunPipeline,
     criteria: Criteria,
-    number: usize,
+    invoice: usize,
     leaves: usize,
 ) -> anyhow::Result<Counted> {
-    let mut awaited = criteria.of(number);
+    let mut awaited = criteria.of(invoice);
     if let (1, Value::Object(fields)) = (leaves, &mut awaited) {
         fields.remove("kind");
     }

@@ -1,5 +1,5 @@
-//! `ledgerline rewind`: shows what will be handled again, asks, rewinds, and drains or watches until the cursor is where it
-//! was. The rewind itself is one write; if this process ends after it, the dispatcher goes on.
+//! `ledgerline rewind`: shows what will be handled again, asks, rewinds, and drains or watches until the cursor is
+//! where it was. The rewind itself is one write; if this process ends after it, the dispatcher goes on.
 
 mod progress;
 
@@ -24,7 +24,8 @@ use crate::{
     target::Target,
 };
 
-/// How often to plan again: a working drainer moves its cursor while the user reads, and while the rewind is written.
+/// How many times to plan the rewind: a working drainer moves its cursor while the user reads, and while the rewind is
+/// written.
 const ATTEMPTS: usize = 20;
 /// How long this process drains before it shows its progress.
 const DRAIN_FOR: Duration = Duration::from_millis(500);
@@ -90,7 +91,7 @@ fn description(plan: &Rewind, tenant: &Name) -> String {
 }
 
 fn confirmed() -> anyhow::Result<bool> {
-    eprint!("Go back? [y/N] ");
+    eprint!("Rewind? [y/N] ");
     io::stderr().flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

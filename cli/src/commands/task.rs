@@ -60,8 +60,8 @@ fn show(shown: TaskWithOutput, output: Output) -> anyhow::Result<()> {
     let time = |time: Option<ledgerline_event::Millis>| time.map(|time| time.to_rfc3339());
     let took = times::in_words(duration(task, system_clock()()));
     let took = match task.state {
-        TaskState::Pending => format!("waits since {took}"),
-        TaskState::Processing => format!("runs since {took}"),
+        TaskState::Pending => format!("waiting for {took}"),
+        TaskState::Processing => format!("running for {took}"),
         TaskState::Completed | TaskState::Failed => took,
     };
     let fields = [

@@ -1,5 +1,5 @@
-//! From a wake-up to the tenants that it is about. A record of the stream names a tenant with new events; the drainers read the
-//! events themselves from the table.
+//! From an invocation to visits of tenants. A record of the stream names a tenant with new events; the drainers read
+//! the events themselves from the table.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 /// The part of the invocation's time that is left for releasing leases and sending alerts.
 const RESERVE: Duration = Duration::from_secs(10);
-/// How long a wake-up of the stream drains at most, because the next wake-ups wait behind it. The sweep drains the backlog.
+/// How long a wake-up of the stream drains at most, because the next wake-ups wait behind it. The sweep drains the
+/// backlog.
 const WAKE_UP_BUDGET: Duration = Duration::from_secs(30);
 
 /// Translates wake-ups into visits of tenants.
@@ -34,7 +35,7 @@ struct StreamRecord {
 struct Change {
     #[serde(rename = "Keys")]
     keys: Keys,
-    /// The name of the record when it fails.
+    /// How the answer names the record if it comes again.
     #[serde(rename = "SequenceNumber", default)]
     sequence_number: String,
 }
@@ -77,8 +78,8 @@ fn failures(tenants: &BTreeMap<Name, String>, swept: &Swept) -> Value {
 }
 
 impl Handler {
-    /// Drains the tenants that a batch of the stream names, and answers which of its records come again; sweeps on anything else,
-    /// which is the schedule.
+    /// Drains the tenants that a batch of the stream names, and answers which of its records come again; sweeps on
+    /// anything else, which is the schedule.
     pub async fn handle(&self, invocation: Invocation) -> Result<Value, ComponentError> {
         let deadline = invocation.deadline(RESERVE);
         let (swept, answer) = match tenants(&invocation.event) {

@@ -1,7 +1,7 @@
 //! From dead-letter messages to stored failures and one alert.
 //!
-//! The handler stores each failure first, then alerts. While Slack is down the messages go back to the queue, and a failure that has
-//! an alert gets no second one.
+//! The handler stores each failure first, then alerts. While Slack is down the messages go back to the queue, and a
+//! failure that has an alert gets no second one.
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
@@ -20,7 +20,7 @@ const MAX_TEXT: usize = 1_000;
 
 /// How the name of the run queue ends.
 const RUN_QUEUE: &str = "-runs";
-/// What a run is called as an entity.
+/// How the entity of a run begins.
 const RUN: &str = "RUN#";
 
 /// Stores failures and alerts.
@@ -151,7 +151,7 @@ fn describe(record: &SqsMessage, operator_tenant: &Name, now: Millis) -> FailedD
     }
 }
 
-/// One message for all of them.
+/// One Slack message for all failures.
 fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
     let mut lines = match failures {
         [_] => vec![":rotating_light: *Delivery failure*".to_owned()],
@@ -179,7 +179,8 @@ fn alert_text(failures: &[&FailedDelivery], ledger_flag: &str) -> String {
     lines.join("\n")
 }
 
-/// The command that helps. A run needs no redrive: the sweep sends it to the runners again while it has something to do.
+/// The command that helps. A run needs no redrive: the sweep sends it to the runners again while it has something to
+/// do.
 fn what_to_do(failure: &FailedDelivery, ledger_flag: &str) -> String {
     let tenant = escaped(failure.tenant_id.as_str());
     match failure.entity.as_deref().and_then(|entity| entity.strip_prefix(RUN)) {
@@ -190,7 +191,7 @@ fn what_to_do(failure: &FailedDelivery, ledger_flag: &str) -> String {
     }
 }
 
-/// What Slack would take for markup, and no more of it than a person reads.
+/// Escapes what Slack would take for markup, and cuts the text to what a person reads.
 fn escaped(text: &str) -> String {
     let short: String = text.chars().take(300).collect();
     short.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -25,7 +25,7 @@ impl Handler {
             overtime = tasks.overtime,
             given_back = checked.given_back,
             errors = checked.trouble,
-            "checked"
+            "health check finished"
         );
         Ok(checked)
     }

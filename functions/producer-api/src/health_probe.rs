@@ -1,5 +1,5 @@
-//! Whether the ledger can work: the probe writes and reads a record of the control table, and asks the process for its findings. It keeps
-//! the answer for ten seconds, since a caller without a key may ask as often as it likes.
+//! Whether the ledger can work: the probe writes and reads a record of the control table, and asks the process for its
+//! findings. It keeps the answer for ten seconds, since a caller without a key may ask as often as it likes.
 
 use std::{
     sync::Arc,

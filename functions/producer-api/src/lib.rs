@@ -1,7 +1,8 @@
 //! The function `producer-api`: the HTTP API. One [`router`] serves it behind API Gateway and in local mode.
 //!
-//! Each route reads the caller's key, the address and the body with extractors, calls the component that does the work, and turns its result
-//! or its error (`problem`) into an answer. The crate stores nothing but the record that its [`HealthProbe`] writes and reads.
+//! Each route reads the caller's key, the address and the body with extractors, calls the component that does the work,
+//! and turns its result or its error (`problem`) into an answer. The crate stores nothing but the record that its
+//! [`HealthProbe`] writes and reads.
 
 mod access;
 mod health_probe;

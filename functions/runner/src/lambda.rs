@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::{Handler, args::options_from};
 
-/// Left of an invocation's time for the steps that have begun.
+/// The part of an invocation's time that is left for the steps that have begun.
 const RESERVE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ pub(crate) async fn serve(workflows: Workflows) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!(error))
 }
 
-/// A batch of the run queue, or a tick of the schedule.
+/// Handles a batch of the run queue, or a tick of the schedule.
 async fn handle(
     handler: &Handler,
     invocation: Invocation,

@@ -1,8 +1,10 @@
-//! The runner takes messages from the run queue and executes their runs as far as they go; once a minute it sweeps the runs whose time has
-//! come. A message only names a run: `ledgerline-workflow` and the crates below it store the run and its log.
+//! The runner takes messages from the run queue and executes their runs as far as they go; once a minute it sweeps the
+//! runs whose time has come. A message only names a run: `ledgerline-workflow` and the crates below it store the run
+//! and its log.
 //!
-//! The crate is a library, because users write the workflows: their program registers the workflows and calls [`serve`]. The same program
-//! is the function `runner` on Lambda and a process anywhere else. Local mode runs [`poll`] in process.
+//! The crate is a library, because users write the workflows: their program registers the workflows and calls
+//! [`serve`]. The same program is the function `runner` on Lambda and a process anywhere else. Local mode runs [`poll`]
+//! in process.
 //!
 //! ```no_run
 //! use ledgerline_workflow::{Ctx, Error, Workflows};

@@ -13,7 +13,7 @@ use ledgerline_store::StoreError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// SQS takes 256 KB of attributes and more; a person reads a sentence.
+/// The most characters of a reason or a code in a dead letter: a person reads a sentence, and SQS would take far more.
 const MAX_REASON_CHARS: usize = 1_000;
 
 /// Saves the events of a batch.

@@ -1,5 +1,6 @@
-//! The function `task-dlq`: it ends the tasks whose messages are in the dead-letter queue of the task queue with `Task Failed`, since
-//! their retries are exhausted. Lambda calls it, and local mode in process.
+//! The function `task-dlq`: it reads the dead-letter queue of the task queue and ends each task with `Task Failed`,
+//! since its retries are exhausted; a task that still runs goes back to the task queue. Lambda calls it, and local mode
+//! in process.
 
 mod handler;
 

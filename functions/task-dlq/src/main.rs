@@ -1,4 +1,4 @@
-//! Wires the end of tasks to their dead letters, the control table and the bus.
+//! Wires the handler of dead letters to the control table, the queues and the bus.
 
 use ledgerline_lambda::{Environment, serve_queue};
 use ledgerline_ledger::system_clock;

@@ -8,7 +8,7 @@ use reqwest::header::RETRY_AFTER;
 use serde_json::json;
 use tokio::{sync::OnceCell, time::Instant};
 
-/// The time for all attempts together; the function has 30 s.
+/// The time for all attempts together; an invocation of `eventbridge-dlq-alert` has 30 s.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(18);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Slack {
     }
 }
 
-/// What became of a message that no error stopped.
+/// What became of a message, if there was no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Slack has accepted it.

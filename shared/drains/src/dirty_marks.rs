@@ -1,9 +1,9 @@
 //! Marks: a drainer left something undone for a tenant.
 //!
-//! A mark is put before the lease is released, and each put renews its nonce. A sweep that found everything settled deletes
-//! the marks that it read before its visit, and only if no process has put them again since. Sweeps of versions before
-//! 0.1.0 compare only fences. Marks are spread over several partitions. Versions before 0.1.0 put theirs into one partition of
-//! its own, which the sweep reads and clears as well.
+//! A mark is put before the lease is released, and each put renews its nonce. A sweep that found everything settled
+//! deletes the marks that it read before its visit, and only if no process has put them again since. A mark has a fence
+//! as well, because sweeps of versions before 0.1.0 compare only that. Marks are spread over several partitions.
+//! Versions before 0.1.0 put theirs into one other partition, which the sweep reads and clears as well.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -66,7 +66,8 @@ impl Marks {
         self.records.put(tenant, drainer, fence, &self.stamp()).await
     }
 
-    /// Puts a mark, with retries while the table throttles. The caller must hold no lease, which might expire meanwhile.
+    /// Puts a mark, with retries while the table throttles. The caller must hold no lease, which might expire
+    /// meanwhile.
     pub(crate) async fn mark_with_retries(
         &self,
         tenant: &Name,
@@ -80,8 +81,8 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks a visit that was not made or that failed, without reading the drain state, since that may be what made the visit
-    /// fail. Returns `false` if neither partition takes the mark in time.
+    /// Marks a visit that was not made or that failed, without reading the drain state, since that may be what made the
+    /// visit fail. Returns `false` if neither partition takes the mark in time.
     pub(crate) async fn mark_without_fence(&self, (tenant, drainer): &Visit, within: Duration) -> bool {
         for choice in [MarkPartition::Primary, MarkPartition::Fallback] {
             let partition = choice.partition(tenant, drainer);

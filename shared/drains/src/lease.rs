@@ -1,7 +1,7 @@
 //! The lease of a drainer for one tenant: acquired with a new fence, renewed, written with, released.
 //!
-//! A pass announces its watermarks before it reads: in the write that acquires the lease, or, for a further pass, in the
-//! write that ended the previous one.
+//! A pass announces its watermarks before it reads: in the write that acquires the lease, or, for a further pass, in
+//! the write that ended the previous one.
 
 use ledgerline_event::{Millis, Name};
 use ledgerline_store::{
@@ -149,8 +149,8 @@ impl Leases {
         let (drain_key, fence) = ((&lease.tenant, &lease.drainer), lease.state.fence);
         match self.states.write_progress(drain_key, fence, progress, change, now).await? {
             Conditional::Done(state) => {
-                // The lease keeps the wake count from the beginning of the pass. The release is on condition of that count,
-                // so it fails if a wake-up came during the pass.
+                // The lease keeps the wake count from the beginning of the pass. The release is on condition of that
+                // count, so it fails if a wake-up came during the pass.
                 let wake = if then == ThenLease::AnnounceNextPass { state.wake } else { lease.state.wake };
                 lease.state = DrainState { wake, ..state };
                 lease.watermarks = watermarks;

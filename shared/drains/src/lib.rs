@@ -1,16 +1,16 @@
 //! Drains: each drainer reads each tenant's time line by cursor and starts what subscribes to it.
 //!
-//! It promises that each start is made once per epoch, whichever process dies at whichever moment. A start that fails for good
-//! is parked and holds up nothing. One that may work later opens a block, which holds up the later starts of its subscription
-//! and entity, or of its whole subscription while the workflow type is not registered. With `onFailure: halt` the drainer
-//! starts nothing after the event until the start works.
+//! It promises that each start is made once per epoch, whichever process dies at whichever moment. A start that fails
+//! for good is parked and holds up nothing. One that may work later opens a block, which holds up the later starts of
+//! its subscription and entity, or of its whole subscription while the workflow type is not registered. With
+//! `onFailure: halt` the drainer starts nothing after the event until the start works.
 //!
-//! Correctness rests on the order of writes and reads: a drainer publishes its watermark before it reads the first page
-//! ([`DrainState`], `drain`), the outbox stores the effects of a start before it sends any of them, and a drainer releases
-//! the lease only if no wake-up has come.
+//! Correctness rests on the order of writes and reads: a drainer announces its watermark before it reads the first page
+//! ([`DrainState`], `drain`), the outbox stores the effects of a start before it sends any of them, and a drainer
+//! releases the lease only if no wake-up has come.
 //!
-//! It stores drain states, marks, blocks, parked starts, rounds, subscriptions and workflow types. The dispatcher calls it,
-//! and the API for what tenants register and operators ask.
+//! It stores drain states, marks, blocks, parked starts, rounds, subscriptions and workflow types. The dispatcher calls
+//! it to drain; the API calls it with what tenants register and what operators request.
 
 mod block_retry;
 mod components;

@@ -1,6 +1,6 @@
-//! Subscriptions and workflow types: what a tenant has registered. All of it is checked when it
-//! is written, and every change of a subscription is counted in its drainer's state, so that
-//! a pass knows without a request whether what it compiled is still true.
+//! Subscriptions and workflow types: what a tenant has registered. All of it is checked when it is written. Every
+//! change of a subscription is counted in its drainer's state, so a pass knows without a request whether the
+//! subscriptions that it compiled are still current.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use ledgerline_outbox::ComponentError;
 /// The longest record, as JSON: an item has 400 KB.
 const MAX_BYTES: usize = 300_000;
 
-/// The newest event that is not the system's own is looked for among so many events.
+/// Only so many of the newest events are searched for one that is not the system's own.
 const MAX_LOOKED_AT: usize = 50;
 
-/// A subscription to be. What is left out has its usual value.
+/// A subscription to create. A field that is left out gets its default.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -43,7 +43,7 @@ pub struct NewSubscription {
     pub start_at: Option<String>,
 }
 
-/// A change of a subscription: what is left out stays.
+/// A change of a subscription: a field that is left out stays as it is.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -22,7 +22,7 @@ pub enum PlanError {
     Unregistered(String),
     /// An operator has given this start up.
     Dropped,
-    /// A service did not do its part.
+    /// The effects could not be made for a reason outside of the start, such as a service that does not answer.
     Trouble(ComponentError),
 }
 
@@ -32,7 +32,7 @@ impl<E: Into<ComponentError>> From<E> for PlanError {
     }
 }
 
-/// A start whose effects are asked for: what the workflow type starts, with this input, in the context of this emitter.
+/// A request for the effects of a start: of this workflow type, with this input, in the context of this emitter.
 #[allow(missing_docs)]
 pub struct StartRequest {
     pub emitter: Emitter,
@@ -40,8 +40,8 @@ pub struct StartRequest {
     pub input: Input,
 }
 
-/// Makes the effects of a start, and the id of what it starts. The stage passes it in, since tasks, jobs and runs are components
-/// of their own.
+/// Makes the effects of a start, and the id of what it starts. The stage passes it in, since tasks, jobs and runs are
+/// components of their own.
 pub type StartEffects =
     Arc<dyn Fn(StartRequest) -> BoxFuture<'static, Result<(Name, Effects), PlanError>> + Send + Sync>;
 
@@ -56,7 +56,7 @@ pub(crate) struct Origin<'a> {
     /// Emits in the context of the cause: tenant, `causedBy`, `via`.
     pub(crate) emitter: Emitter,
     pub(crate) drainer: &'a str,
-    /// The claim, unless the type's idempotency key decides.
+    /// The key of its claim, unless the workflow type has an idempotency key: then that makes the key.
     pub(crate) claim: ControlKey,
     pub(crate) ttl: Option<Seconds>,
 }
@@ -70,7 +70,7 @@ pub(crate) fn caused_by(emitter: &Emitter, event: &Event, subscription: &str) ->
 }
 
 impl StartPlanner {
-    /// A planner that makes effects by `effects`.
+    /// A planner that makes effects with `effects`.
     pub fn new(effects: StartEffects) -> Self {
         Self { effects }
     }

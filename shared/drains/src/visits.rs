@@ -1,6 +1,6 @@
-//! Visits to many tenants until a deadline: a few at the same time, each for a slice of the time. A tenant that needs more
-//! gets another slice after all other tenants had theirs. A visit that takes long does not keep the next one from beginning:
-//! a tenant in trouble costs the others a quarter of a second.
+//! Visits to many tenants until a deadline: a few at the same time, each for a slice of the time. A tenant that needs
+//! more gets another slice after all other tenants had theirs. A visit that takes long does not keep the next one from
+//! beginning: a tenant in trouble costs the others a quarter of a second.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,13 +21,13 @@ use crate::{
 };
 use ledgerline_outbox::{ComponentError, SweepProgress, round_robin};
 
-/// So many visits run at the same time, not counting those that have run for [`PROMPT`].
+/// At most so many visits run at the same time, not counting those that have run for [`PROMPT`].
 const MAX_PROMPT_VISITS: usize = 4;
 /// A visit that has run for this long is slow: the next one may begin beside it.
 const PROMPT: Duration = Duration::from_millis(250);
-/// So many visits run at the same time, slow ones included.
+/// At most so many visits run at the same time, slow ones included.
 const MAX_VISITS: usize = 64;
-/// So many marks are written at the same time.
+/// At most so many marks are written at the same time.
 const MAX_CONCURRENT_MARKS: usize = 16;
 /// A tenant's first slice: the others have not had theirs.
 const FIRST_SLICE: Duration = Duration::from_secs(5);
@@ -37,8 +37,8 @@ const SLICE: Duration = Duration::from_secs(20);
 const WAKE_SLICE: Duration = Duration::from_secs(1);
 /// The shortest slice, even if the deadline is nearer: in less time a visit would do nothing.
 const MIN_SLICE: Duration = Duration::from_secs(2);
-/// A visit that takes this much longer than it may is given up: its lease ends, and its mark or its round brings a
-/// process back.
+/// A visit that takes this much longer than its slice is given up: its lease expires, and its mark or its round brings
+/// a process back.
 const OVERRUN: Duration = Duration::from_secs(30);
 /// The same for a visit that runs at the deadline of all visits.
 const LAST_OVERRUN: Duration = Duration::from_secs(5);
@@ -220,7 +220,7 @@ impl Sweep {
         let (is_wake, has_company) = (tour.is_wake, tour.has_company);
         let mut running = FuturesUnordered::new();
         let mut slots = Slots::default();
-        let (mut begun, mut noted) = (0, Instant::now());
+        let (mut begun, mut stored_at) = (0, Instant::now());
         loop {
             while slots.has_room(Instant::now()) && (begun < MAX_PROMPT_VISITS || !passed(deadline)) {
                 let Some(turn) = waiting.pop_front() else { break };
@@ -276,17 +276,17 @@ impl Sweep {
                     swept.again(tenant.clone(), Some(self.emitter.now().plus(crate::SETTLE_MS)));
                 }
             }
-            if noted.elapsed() >= STORE_INTERVAL {
+            if stored_at.elapsed() >= STORE_INTERVAL {
                 self.store_progress(tour, SweepStage::UnderWay).await;
-                noted = Instant::now();
+                stored_at = Instant::now();
             }
         }
         self.metrics.count(self.emitter.now(), &[("DrainTrouble", swept.trouble)]);
         waiting.into_iter().filter(|turn| turn.is_first).map(|turn| turn.visit).collect()
     }
 
-    /// One visit, given up at its deadlines. A visit that fails is marked here, so that the caller goes on with the others
-    /// meanwhile.
+    /// One visit, given up at its deadlines. A visit that fails is marked here, so that the caller goes on with the
+    /// others meanwhile.
     async fn visit_in_time(
         &self,
         visit: &Visit,

@@ -1,4 +1,5 @@
-//! The data folder: one process at a time, private to its owner, and whole or refused.
+//! The data folder: one process at a time uses it, only its owner can read it, and a folder that lacks a file is
+//! refused.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -21,7 +22,7 @@ const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 /// Larger files are not read through at every start.
 const MAX_CHECKED_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A folder that is ours for as long as this lives.
+/// A folder that this process has locked, for as long as this lives.
 pub(crate) struct Folder {
     pub(crate) services: PathBuf,
     pub(crate) tables: PathBuf,
@@ -29,7 +30,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is not there, locks it, and looks at its files.
+    /// Creates the folder if it is not there, locks it, and checks its files.
     pub(crate) async fn claim(folder: &Path) -> Result<Self, StartError> {
         let error = |source| StartError::Io { what: folder.display().to_string(), source };
         make_private(folder).map_err(error)?;
@@ -54,13 +55,13 @@ impl Folder {
         Ok(claimed)
     }
 
-    /// The files as they are now, to be asked later.
+    /// The files as they are now, for later checks that they are still the same.
     pub(crate) fn files(&self) -> Files {
         Files([&self.services, &self.tables].map(|file| (file.clone(), identity(file))))
     }
 
-    /// Refuses a folder that has lost one of its files, or whose files are damaged. The first start makes the services' file
-    /// first, then the tables, then the queues: a folder with queues has tables.
+    /// Refuses a folder that has lost one of its files, or whose files are damaged. The first start makes the services'
+    /// file first, then the tables, then the queues: a folder with queues has tables.
     fn check(&self) -> Result<(), StartError> {
         let (services, tables) = (size(&self.services), size(&self.tables));
         for (file, bytes) in [(&self.services, services), (&self.tables, tables)] {
@@ -90,7 +91,7 @@ pub(crate) struct Files([(PathBuf, Option<Identity>); 2]);
 type Identity = (u64, u64);
 
 impl Files {
-    /// Which file is not in the folder any more, if one is not.
+    /// Fails if a file was removed from the folder or replaced; the error names the file.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.0.iter().find(|(file, opened)| identity(file) != *opened) {
             None => Ok(()),
@@ -142,7 +143,8 @@ fn has_queues(file: &Path) -> Result<bool, StartError> {
     Ok(connection.query_row("SELECT count(*) FROM queues", [], |row| row.get::<_, i64>(0))? > 0)
 }
 
-/// A folder that was here before, with other files in it, keeps its permissions: it may be the owner's home.
+/// Creates the folder for its owner alone. A folder that existed with other files in it keeps its permissions: it may
+/// be the owner's home.
 fn make_private(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -156,7 +158,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file, which only its owner may read from now on.
+/// Opens or creates a file that only its owner may read from now on.
 fn private_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

@@ -1,11 +1,13 @@
-//! The AWS services that a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, in their own wire protocols on one
-//! loopback port.
+//! The AWS services that a ledger needs, in one process: DynamoDB, SQS, EventBridge, S3 and SSM parameters, in their
+//! own wire protocols on one loopback port.
 //!
-//! Any AWS client works against [`Embedded::endpoint`]; clients in the same process need no connection, see [`Embedded::http_client`]. The
-//! services store everything in one folder, in two SQLite files: what they have acknowledged survives a restart and a `kill -9`. Local
-//! mode starts them, and so do tests and the bench, which inject faults through an [`Interceptor`] and move time through a [`Clock`].
+//! Any AWS client works against [`Embedded::endpoint`]; clients in the same process need no connection, see
+//! [`Embedded::http_client`]. The services store everything in one folder, in two SQLite files: what they have
+//! acknowledged survives a restart and a `kill -9`. Local mode starts them, and so do tests and the bench, which inject
+//! faults through an [`Interceptor`] and move time through a [`Clock`].
 //!
-//! - One port: `serve` accepts connections, `cross_origin` refuses what a web page may have sent, `gateway` finds the service.
+//! - One port: `serve` accepts connections, `cross_origin` refuses what a web page may have sent, `gateway` finds the
+//!   service.
 //! - The services: `dynamo`, `events`, `s3`, `sqs`, `ssm`.
 //! - Storage: `folder` has the files, `store` the database of all services but DynamoDB.
 

@@ -99,7 +99,7 @@ impl Command {
     /// Keeps the waker of its future until the log brings something.
     pub(crate) fn register(&mut self, waker: &Waker, wakers: &mut Wakers) {
         if !self.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            wakers.discard(self.waker.replace(waker.clone()));
+            wakers.drop_later(self.waker.replace(waker.clone()));
         }
     }
 
@@ -115,7 +115,7 @@ impl Command {
             Entity::Hook(hook) => (hook.accept(event, wakers), true),
         };
         if wakes {
-            wakers.call(self.waker.take());
+            wakers.call_later(self.waker.take());
         }
         answer
     }

@@ -80,7 +80,7 @@ impl Engine {
             let state = &mut *self.lock();
             state.progress.caught_up = true;
             for (_, slot) in state.starting_at.range(..=(state.progress.clock, usize::MAX)) {
-                wakers.call(state.commands[*slot].waker.take());
+                wakers.call_later(state.commands[*slot].waker.take());
             }
         }
         wakers.release()
@@ -93,7 +93,7 @@ impl Engine {
         {
             let state = &mut *self.lock();
             for slot in slots {
-                wakers.call(state.commands[slot].waker.take());
+                wakers.call_later(state.commands[slot].waker.take());
             }
         }
         wakers.release()

@@ -1,5 +1,5 @@
-//! What log and code have come to, between two polls of the code: the commands, in the order in which the code issued
-//! them. The lock is never held while code of the user is polled, woken or dropped.
+//! The state of an execution between two polls of the code: the commands, in the order in which the code issued them.
+//! The lock is never held while code of the user is polled, woken or dropped.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub(crate) polled_step: Option<usize>,
     /// How many random numbers and ids the workflow's own code has drawn.
     pub(crate) workflow_draws: u64,
-    /// The same for code beside the workflow.
+    /// The same for code outside of the workflow, such as a spawned task.
     pub(crate) outside_draws: u64,
     pub(crate) commands: Vec<Command>,
     pub(crate) router: EventRouter,
@@ -122,7 +122,8 @@ impl Engine {
         result
     }
 
-    /// Gives the command the next slot. Only the workflow's own code may issue commands: what a step does is not replayed.
+    /// Gives the command the next slot. Only the workflow's own code may issue commands: what a step does is not
+    /// replayed.
     pub(crate) fn issue(&self, mut entity: Entity) -> Result<usize, Error> {
         let state = &mut *self.lock();
         state.check_scope()?;
@@ -167,7 +168,7 @@ impl Engine {
             let state = &mut *self.lock();
             let command = &mut state.commands[slot];
             command.interest = Interest::Abandoned;
-            wakers.discard(command.waker.take());
+            wakers.drop_later(command.waker.take());
             state.keep_unread(slot);
             state.reindex(slot);
         }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde_json::{Map, Value};
 
-/// The code of the error of a wait whose time ran out.
+/// The code of the error of a wait whose time ran out, and the category of a task whose attempt ran too long.
 pub const TIMEOUT: &str = "timeout";
 /// The outcome of a wait, and the code of the error of a step, for which the code no longer waits.
 pub const ABANDONED: &str = "abandoned";
@@ -32,7 +32,7 @@ impl Error {
         Self { message: message.into(), code: None, fatal: true, retry_after: None }
     }
 
-    /// An error that another attempt may not have.
+    /// An error after which another attempt may succeed.
     pub fn retryable(message: impl Into<String>) -> Self {
         Self { fatal: false, ..Self::fatal(message) }
     }
@@ -54,7 +54,7 @@ impl Error {
         self.code.as_deref() == Some(code)
     }
 
-    /// Whether it is the timeout of a wait.
+    /// Whether a wait ran out of time, or the last attempt of a task did.
     pub fn is_timeout(&self) -> bool {
         self.is(TIMEOUT)
     }

@@ -84,12 +84,12 @@ impl HookRecord {
             }
             (InLog::Active, RunEventType::HookReceived) => {
                 self.payloads.push_back(data.remove("payload").unwrap_or_default());
-                wakers.call(self.readers.values().next().cloned());
+                wakers.call_later(self.readers.values().next().cloned());
                 Answer::Accepted
             }
             (InLog::Active, RunEventType::HookDisposed) => {
                 self.log = InLog::Disposed;
-                wakers.call(self.readers.values().cloned());
+                wakers.call_later(self.readers.values().cloned());
                 Answer::AcceptedLast
             }
             _ => Answer::Rejected,
@@ -107,7 +107,7 @@ impl HookRecord {
             self.next_reader += 1;
             self.next_reader
         });
-        wakers.discard(self.readers.insert(number, waker.clone()));
+        wakers.drop_later(self.readers.insert(number, waker.clone()));
         let first = self.readers.keys().next() == Some(&number);
         let payload = if first { self.payloads.pop_front() } else { None };
         if payload.is_none() && !(self.is_disposed() && self.payloads.is_empty()) {
@@ -135,9 +135,9 @@ impl HookRecord {
 
     /// This reader waits no longer; the next reader gets the payloads.
     pub(crate) fn stop_reading(&mut self, number: u64, wakers: &mut Wakers) {
-        wakers.discard(self.readers.remove(&number));
+        wakers.drop_later(self.readers.remove(&number));
         if !self.payloads.is_empty() {
-            wakers.call(self.readers.values().next().cloned());
+            wakers.call_later(self.readers.values().next().cloned());
         }
     }
 

@@ -1,12 +1,13 @@
-//! The replay engine: it feeds the log of a run to the code of its workflow and says which events are to be appended next.
+//! The replay engine: it feeds the log of a run to the code of its workflow and says which events are to be appended
+//! next.
 //!
 //! It promises that code which is fed the same log issues the same commands with the same ids, whatever the world does
 //! meanwhile, and that a log which the code does not fit is found and described from [both sides][Mismatch]. It stores
 //! nothing and is pure: no IO, no clock, no async runtime. The driver passes the time to each call and appends what an
 //! [`Execution`] wants.
 //!
-//! `ledgerline-workflow` uses it from two sides. The futures of its context issue commands through the [`Engine`] and wait
-//! for them with a [`CommandHandle`]; its runner feeds and polls an [`Execution`].
+//! `ledgerline-workflow` uses it from two sides. The futures of its context issue commands through the [`Engine`] and
+//! wait for them with a [`CommandHandle`]; its runner feeds and polls an [`Execution`].
 //!
 //! - `execution`: one run, from its first event to its last.
 //! - `engine`, `delivery`, `handle`: the commands that the code has issued, as the execution and the futures use them.

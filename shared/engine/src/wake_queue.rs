@@ -1,10 +1,10 @@
 //! Which parts of a run have to be polled again.
 //!
 //! The log wakes the workflow's code, and the code must then run until it waits before anything else happens. The world
-//! (a response, a timer of the async runtime) wakes steps. If the engine passed the world's wakes on at once, they would
-//! stand in the queues of combinators (`FuturesUnordered` polls in the order of wakes) between the wakes that the log
-//! caused; a replay, which has no such wakes, might then issue its commands in another order. So the waker of a step only
-//! adds the step's slot to this queue, and the execution forwards the wake once the code waits.
+//! (a response, a timer of the async runtime) wakes steps. If the engine passed the world's wakes on at once, they
+//! would stand in the queues of combinators (`FuturesUnordered` polls in the order of wakes) between the wakes that the
+//! log caused; a replay, which has no such wakes, might then issue its commands in another order. So the waker of a
+//! step only adds the step's slot to this queue, and the execution forwards the wake once the code waits.
 
 use std::{
     sync::{

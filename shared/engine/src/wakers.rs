@@ -9,11 +9,11 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    pub(crate) fn call(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+    pub(crate) fn call_later(&mut self, wakers: impl IntoIterator<Item = Waker>) {
         self.to_call.extend(wakers);
     }
 
-    pub(crate) fn discard(&mut self, waker: Option<Waker>) {
+    pub(crate) fn drop_later(&mut self, waker: Option<Waker>) {
         self.to_drop.extend(waker);
     }
 

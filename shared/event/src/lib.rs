@@ -1,15 +1,16 @@
 //! Events: their ids, envelope, keys and types, and the states that follow from them.
 //!
 //! Every other component depends on this crate and agrees by it on what an event is and what a log of events means. It
-//! promises that the state of a task or a job does not depend on the order or the repetition of its events, that the state
-//! of a run follows from its log by legal transitions only, and that a key parses back into the fields it was built from.
-//! It stores nothing and is pure: no IO, no clock, no randomness; `now` and ids are arguments.
+//! promises that the state of a task or a job does not depend on the order or the repetition of its events, that the
+//! state of a run follows from its log by legal transitions only, and that a key parses back into the fields it was
+//! built from. It stores nothing and is pure: no IO, no clock, no randomness; `now` and ids are arguments.
 //!
-//! - `name`, `id`, `time`, `invalid`: names, ids and times, and the error of a value that breaks a rule.
-//! - `envelope`, [`keys`], [`catalogue`]: the fields of every event, its sixteen keys, the thirteen types of events about
-//!   tasks, jobs and health with their properties.
+//! - `name`, `id`, `time`, `duration`, `invalid`: names, ids, times and durations, and the error of a value that breaks
+//!   a rule.
+//! - `envelope`, [`keys`], [`catalogue`]: the fields of every event, its sixteen keys, the thirteen types of events
+//!   about tasks, jobs and health with their properties.
 //! - `validate`: the check before an event is saved.
-//! - [`overflow`], `content`: properties that are too large for the bus; the hash of an event's content.
+//! - [`overflow`], `content_hash`: properties that are too large for the bus; the hash of an event's content.
 //! - `task`, `job`, [`dag`], `limits`: states folded from events; which tasks can become a job.
 //! - `run`, `run_log`: a run's log and the state machines of the run, its steps, hooks and waits.
 //! - [`containment`], [`match_index`]: whether a sent event matches the criteria of a wait, and how the two find each

@@ -14,7 +14,7 @@ pub enum RunEntity {
     Step,
     /// A point that receives data from outside.
     Hook,
-    /// A sleep, or a wait for an event.
+    /// A sleep, or a wait for an event, a task or a job.
     Wait,
 }
 
@@ -79,7 +79,7 @@ event_types! {
     HookConflict "hook_conflict" Hook "Another hook has its token.",
     HookReceived "hook_received" Hook "The hook received a payload.",
     HookDisposed "hook_disposed" Hook "The hook takes no more payloads.",
-    WaitCreated "wait_created" Wait "The run waits for a time or an event.",
+    WaitCreated "wait_created" Wait "The run waits for a time, an event, or the end of a task or a job.",
     WaitCompleted "wait_completed" Wait "The wait is over.",
 }
 

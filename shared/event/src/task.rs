@@ -1,10 +1,10 @@
 //! The state of a task, folded from its events in any order and with any repetition.
 //!
-//! A history is a join-semilattice: each event is a small history, and histories are joined. Every part of a history is a
-//! least or a greatest element, so the result does not depend on the order of arrival. Only the highest generation is kept:
-//! a resume opens the next generation, numbers only rise, and events of earlier generations cannot change the summary. An
-//! event that names no generation belongs to the highest one that was pending by then. A later event may tell which one
-//! that is, so a few events of each kind are kept apart and assigned when the summary is made.
+//! A history is a join-semilattice: each event is a small history, and histories are joined. Every part of a history is
+//! a least or a greatest element, so the result does not depend on the order of arrival. Only the highest generation is
+//! kept: a resume opens the next generation, numbers only rise, and events of earlier generations cannot change the
+//! summary. An event that names no generation belongs to the highest one that was pending by then. A later event may
+//! tell which one that is, so a few events of each kind are kept apart and assigned when the summary is made.
 
 mod event;
 mod observation;
@@ -334,8 +334,8 @@ fn keep_newest(own: &mut Option<Observation>, other: &Option<Observation>) {
     }
 }
 
-/// Keeps the earliest event of each kind, which counts before any resume, and the latest few, which count after one. Both
-/// depend on the set of events only, never on their order.
+/// Keeps the earliest event of each kind, which counts before any resume, and the latest few, which count after one.
+/// Both depend on the set of events only, never on their order.
 fn prune_unassigned(unassigned: &mut Vec<Observation>) {
     let class = |kind: TaskEvent| if kind.is_end() { TaskEvent::Completed } else { kind };
     let mut left = [0_usize; TaskEvent::ALL.len()];
@@ -352,8 +352,8 @@ fn prune_unassigned(unassigned: &mut Vec<Observation>) {
     });
 }
 
-/// How many of the latest unassigned events of a kind are kept. Starts give the time since which a generation is worked on,
-/// over several attempts; ends may contradict each other; of the other kinds the newest is enough.
+/// How many of the latest unassigned events of a kind are kept. Starts give the time since which a generation is worked
+/// on, over several attempts; ends may contradict each other; of the other kinds the newest is enough.
 const fn latest_kept(kind: TaskEvent) -> usize {
     match kind {
         TaskEvent::Started => 4,

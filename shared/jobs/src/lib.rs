@@ -1,8 +1,9 @@
 //! Tasks, which workers run, and jobs, which are DAGs of tasks; and the check of the health of running tasks.
 //!
-//! It promises that each generation of a task starts once and ends once, and that a child starts once with the outputs of its parents. It stores
-//! records of tasks (leases, kept messages), rows that people list, jobs with their nodes, ends and waits, and marks for
-//! the health check. The drainer `jobs` drives it by [`JobDriver`]; the API, workers and runs call [`Tasks`] and [`Jobs`].
+//! It promises that each generation of a task starts once and ends once, and that a child starts once with the outputs
+//! of its parents. It stores records of tasks (leases, kept messages), rows that people list, jobs with their nodes,
+//! ends and waits, and marks for the health check. The drainer `jobs` drives it by [`JobDriver`]; the API, workers and
+//! runs call [`Tasks`] and [`Jobs`].
 
 mod jobs;
 mod task_health;

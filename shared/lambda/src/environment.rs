@@ -1,5 +1,5 @@
-//! The environment of a function, read once when it starts. The error names a missing variable. The template gives each function the
-//! variables that the methods called in its `main` read, and a test compares the two.
+//! The environment of a function, read once when it starts. The error names a missing variable. The template gives each
+//! function the variables that the methods called in its `main` read, and a test compares the two.
 
 use ledgerline_alert::Slack;
 use ledgerline_drains::Drainers;

@@ -1,4 +1,4 @@
-//! Invocations by a schedule or a stream, and the time that each may take.
+//! Invocations by a schedule, a stream or a queue, and the time that each may take.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,8 +16,8 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// The time from which the function begins nothing more: `reserve` before the invocation ends, but a quarter of the time
-    /// that is left at most.
+    /// The time from which the function begins nothing more: `reserve` before the invocation ends, but a quarter of the
+    /// time that is left at most.
     pub fn deadline(&self, reserve: Duration) -> Instant {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Instant::now() + usable(Duration::from_millis(self.ends_at).saturating_sub(now), reserve)

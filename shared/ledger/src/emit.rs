@@ -61,7 +61,7 @@ struct Bus {
 /// Why an event is not on the bus.
 #[derive(Debug, thiserror::Error)]
 pub enum EmitError {
-    /// It is not an event.
+    /// One of its fields breaks a rule.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// Its large properties could not be stored, so it was not sent.
@@ -229,7 +229,8 @@ impl Emitter {
         Ok(SealedEvent { event_id, source, detail, at })
     }
 
-    /// Sends one batch; what the bus refuses for a passing reason is sent again, one by one.
+    /// Sends one batch. An entry that the bus refuses for a passing reason is sent again alone, the others at the same
+    /// time.
     async fn send(&self, batch: Vec<(usize, SealedEvent)>) -> Vec<(usize, Result<Name, EmitError>)> {
         let answers = self.put(batch.iter().map(|(_, entry)| entry)).await;
         let retried = batch.into_iter().zip(answers).map(|((position, entry), answer)| async move {

@@ -93,7 +93,8 @@ pub enum Found {
     At(String),
     /// The tenant has no such event.
     Nowhere,
-    /// The search was not over when it reached its limit. It read the events from this place on, and not the older ones.
+    /// The search was not over when it reached its limit. It read the events from this place on, and not the older
+    /// ones.
     NotReached(String),
 }
 

@@ -1,9 +1,9 @@
 //! The ledger: emitting an event, saving it, and reading it back whole.
 //!
-//! It promises that an event whose save was acknowledged is in the events table once, and that an event behind a drainer's
-//! watermark is among the late arrivals. It stores events, and through the store the markers of idempotency keys, pointers to late
-//! arrivals, and tenants. All requests to the events table are in `events_table`. Senders, the save function, drainers and readers call
-//! it. The time is always an argument or an injected [`Clock`].
+//! It promises that an event whose save was acknowledged is in the events table once, and that an event behind a
+//! drainer's watermark is among the late arrivals. It stores events, and through the store the markers of idempotency
+//! keys, pointers to late arrivals, and tenants. All requests to the events table are in `events_table`. Senders, the
+//! save function, drainers and readers call it. The time is always an argument or an injected [`Clock`].
 
 mod clients;
 mod clock;

@@ -32,7 +32,7 @@ pub enum NoLocalState {
         source: io::Error,
     },
     /// The file is not the state of a local mode.
-    #[error("{} is not readable", path.display())]
+    #[error("{} does not hold the state of a local mode", path.display())]
     Unreadable {
         /// Which file.
         path: PathBuf,

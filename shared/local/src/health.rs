@@ -16,7 +16,7 @@ use super::{
 const LATE_MS: u64 = 60_000;
 /// A queue whose oldest message waits longer than this has no reader, or one that is too slow.
 const UNREAD_MS: u64 = 2 * 60_000;
-/// How long a failed request is shown.
+/// How long a failed request of the store is reported.
 const FAILED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A function that checks everything each time it is called.

@@ -1,12 +1,12 @@
 //! Local mode: the whole pipeline in one process and one data folder.
 //!
-//! It promises what a deployed stage does: the same handlers, wired to the embedded services as `template.yaml` wires them
-//! on AWS, and the HTTP API. It stores everything in the data folder, through the embedded services, and writes `local.json`
-//! there, by which other processes find it. `ledgerline local` calls it, and so do tests and benchmarks.
+//! It promises what a deployed stage does: the same handlers, wired to the embedded services as `template.yaml` wires
+//! them on AWS, and the HTTP API. It stores everything in the data folder, through the embedded services, and writes
+//! `local.json` there, by which other processes find it. `ledgerline local` calls it, and so do tests and benchmarks.
 //!
-//! [`Local::start`] creates the resources (`provision`, from `wiring`), calls the functions (`functions`, `queue_poller`,
-//! `periodic`), runs the dispatcher (`change_stream`, `dispatcher`, `visits`), and on request a runner and a worker; the
-//! `supervisor` restarts each part that ends.
+//! [`Local::start`] creates the resources (`provision`, from `wiring`), calls the functions (`functions`,
+//! `queue_poller`, `periodic`), runs the dispatcher (`change_stream`, `dispatcher`, `visits`), and on request a runner
+//! and a worker; the `supervisor` restarts each part that ends.
 
 mod change_stream;
 mod dispatcher;

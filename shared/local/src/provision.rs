@@ -1,4 +1,5 @@
-//! Creates the tables, queues, bus, rule, bucket and parameters of local mode; what exists already stays.
+//! Creates the tables, queues, bus, rules, bucket and parameters of local mode. What exists already keeps its data;
+//! missing indexes are added, and the settings of queues and the parameters are set anew.
 
 use std::collections::HashMap;
 
@@ -117,7 +118,7 @@ async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow
         Err(error) if error.fault == Fault::ConditionFailed => add_missing(clients, name, &indexes).await?,
         other => drop(other?),
     }
-    // Each time: an earlier start may have ended between the two.
+    // Also for a table that exists: an earlier start may have died right after it created the table.
     let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()?;
     let update = clients.dynamo.update_time_to_live().table_name(name).time_to_live_specification(ttl);
     match update.send().await.map_err(|error| StoreError::new("UpdateTimeToLive", error)) {
@@ -126,7 +127,7 @@ async fn table(clients: &Clients, name: &str, indexes: Vec<IndexPlan>) -> anyhow
     }
 }
 
-/// A folder of an earlier version may lack an index.
+/// Adds the indexes that the table of an earlier version lacks.
 async fn add_missing(clients: &Clients, name: &str, indexes: &[IndexPlan]) -> anyhow::Result<()> {
     let table = clients.dynamo.describe_table().table_name(name).send().await;
     let table = table
@@ -171,7 +172,7 @@ async fn make_queue(clients: &Clients, queue: &QueueWiring) -> anyhow::Result<()
     let attributes: HashMap<_, _> = attributes.into_iter().collect();
     let create = clients.sqs.create_queue().queue_name(&queue.name).set_attributes(Some(attributes.clone()));
     match create.send().await.map_err(|error| StoreError::new("CreateQueue", error)) {
-        // A folder of an earlier version has it with other settings.
+        // An earlier version created the queue with other settings.
         Err(error) if matches!(error.code.as_deref(), Some("QueueNameExists" | "QueueAlreadyExists")) => {}
         other => return Ok(other.map(|_| ())?),
     }
@@ -214,7 +215,7 @@ async fn parameter(clients: &Clients, name: &str, value: Option<&str>) -> anyhow
             let put = put.r#type(aws_sdk_ssm::types::ParameterType::SecureString).send().await;
             put.map_err(|error| StoreError::new("PutParameter", error))?;
         }
-        // An earlier start may have had one.
+        // An earlier start may have set it.
         None => {
             let deleted = clients.ssm.delete_parameter().name(name).send().await;
             if let Err(error) = deleted.map_err(|error| StoreError::new("DeleteParameter", error))

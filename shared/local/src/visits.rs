@@ -1,4 +1,4 @@
-//! Visits of the local dispatcher. Each tenant has a tokio task of its own, so that one tenant's backlog does not delay
+//! Visits of the local dispatcher. Each visit has a tokio task of its own, so that one tenant's backlog does not delay
 //! the others. A tenant that is woken during its visit is visited once more.
 
 use std::{
@@ -74,7 +74,8 @@ impl Visits {
                 let began = Instant::now();
                 let tenants = BTreeSet::from([tenant.clone()]);
                 let result = isolated(async move { stage.sweep.wake(tenants, None).await }).await;
-                // Under a stream of writes, no more than half of the time: each pass reads the newest events again.
+                // Each visit reads the newest events again: under a stream of writes, pause as long as the visit took,
+                // up to a bound.
                 tokio::time::sleep(began.elapsed().min(Duration::from_millis(200))).await;
                 Ended::Visit { tenant, result }
             });

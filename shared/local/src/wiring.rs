@@ -1,4 +1,5 @@
-//! Queues, rules, event sources and schedules as data: local mode builds them, and a test compares them with `template.yaml`.
+//! Queues, rules, event sources and schedules as data: local mode builds them, and a test compares them with
+//! `template.yaml`.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub struct EventSource {
     pub window_seconds: u64,
 }
 
-/// All of it.
+/// The wiring of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Wiring {
@@ -51,7 +52,7 @@ pub struct Wiring {
     pub runs_every: Duration,
 }
 
-/// The wiring of a stage.
+/// The wiring of the stage with these names.
 pub fn wiring(names: &Names) -> Wiring {
     let dead_letters = names.dead_letter_queue.clone();
     Wiring {

@@ -32,7 +32,7 @@ pub enum Sent {
     Yes,
     /// The claim is pending: sending its effects failed.
     Failed(ComponentError),
-    /// The claim is pending. Nothing of it was sent, because an earlier claim of its group was not sent.
+    /// The claim is pending. Its effects wait, because an earlier claim of its group was not sent.
     BlockedByEarlier,
 }
 
@@ -72,9 +72,9 @@ impl Outbox {
         Ok(all)
     }
 
-    /// Makes claims and sends the effects of all of them together; if that fails, it sends those of each
-    /// claim alone. Once a claim of a `group` is not sent, the later claims of that group are not sent
-    /// either. `order` says in what order the claims are made.
+    /// Makes claims and sends the effects of all of them together. If that fails, it sends those of each claim
+    /// alone, and after a claim that is not sent, none of the later claims of the same `group`. `order` says in what
+    /// order the claims are made.
     pub async fn execute_each(
         &self,
         pending: &[PendingEffects],

@@ -14,7 +14,7 @@ use crate::{Claimed, ComponentError, Outbox, PendingEffects};
 /// The longest key, in bytes.
 const KEY_BYTES: usize = 255;
 
-/// Whether a caller may use this key: 1 to 255 bytes of visible characters. The error names `field`.
+/// Whether a caller may use this key: 1 to 255 bytes of visible characters and spaces. The error names `field`.
 pub fn check_idempotency_key(field: &'static str, key: &str) -> Result<(), Invalid> {
     if key.is_empty() || key.len() > KEY_BYTES {
         let reason = format!("has {} bytes; 1 to {KEY_BYTES} are allowed", key.len());
@@ -55,7 +55,7 @@ impl Outbox {
         Ok(self.first_requests.get(row, self.emitter.now()).await?)
     }
 
-    /// Writes the row of a key if the key is free.
+    /// The write that puts the row of a key if the key is free; the caller makes it part of a transaction.
     pub fn first_request_write(
         &self,
         row: &ControlKey,
@@ -88,12 +88,12 @@ impl Outbox {
         let Some(keyed) = keyed else {
             let claimed = self.execute(std::slice::from_ref(&pending)).await?;
             return Ok(match claimed.into_iter().next() {
-                // A put that was sent twice finds itself.
                 Some(Claimed::Before(claim))
                     if claim.started.is_none() || claim.started != pending.started =>
                 {
                     Made::Before(claim.started)
                 }
+                // The claim may also be this one: the SDK sent the put twice, and the second found the first.
                 _ => Made::Now,
             });
         };

@@ -10,7 +10,7 @@ use crate::Outbox;
 /// The sweeps that run on a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweeper {
-    /// Claims, marks and rounds.
+    /// Claims, marks, rounds and alerts.
     Dispatcher,
     /// Runs and timers.
     Runs,

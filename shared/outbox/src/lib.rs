@@ -1,8 +1,9 @@
 //! The outbox: effects are stored first; then they are executed. Another process that finds them pending, or the sweep,
 //! resumes them.
 //!
-//! It promises that the effects of a claim are sent at least once and that no other claim takes its place. It stores claims (records of their
-//! own, or inside the record of a task or a job), rows of idempotency keys, and alerts that wait. Drains, jobs and runs call it.
+//! It promises that the effects of a claim are sent at least once and that no other claim takes its place. It stores
+//! claims (records of their own, or inside the record of a task or a job), rows of idempotency keys, and alerts that
+//! wait. Drains, jobs and runs call it.
 
 mod claim;
 mod effects;

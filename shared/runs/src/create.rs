@@ -33,7 +33,7 @@ fn empty_input() -> Value {
     Value::Object(Map::new())
 }
 
-/// A run that is on its way.
+/// A run that was started: the answer to its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]

@@ -1,5 +1,5 @@
-//! Emits the log of a run to the ledger. The events of an entry have their ids and times, so sending them again changes nothing;
-//! the run's record says how far they were sent.
+//! Emits the log of a run to the ledger. The events of an entry have their ids and times, so sending them again changes
+//! nothing; the run's record says how far they were sent.
 
 use std::collections::BTreeSet;
 
@@ -42,8 +42,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Finishes what follows from the log of an external run: gives its new waits the events that were sent for them, and
-    /// emits the log.
+    /// Finishes what follows from the log of an external run: ends the run if its end is decided, gives its new waits
+    /// the events that were sent for them, and emits the log.
     pub async fn settle_run(&self, tenant: &Name, run_id: &Name) -> Result<(), ComponentError> {
         loop {
             let Some(run) = self.records.get(tenant, run_id).await? else { return Ok(()) };
@@ -88,7 +88,8 @@ impl Runs {
         }
     }
 
-    /// Emits those of these entries that the ledger does not have. Returns the number of the last entry that it has then.
+    /// Emits those of these entries that the ledger does not have. Returns the number of the last entry that it has
+    /// then.
     async fn emit_entries(
         &self,
         tenant: &Name,

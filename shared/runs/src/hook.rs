@@ -1,4 +1,4 @@
-//! Hooks: external data, by token. A token that was made here has 128 random bits and is the credential itself; one
+//! Hooks: external data, by token. A token that the system made has 128 random bits and is the credential itself; one
 //! that a workflow chose can be guessed, so it counts only together with an API key of its tenant.
 
 use ledgerline_event::{Invalid, LogDraft, Name, RunEventType};
@@ -15,8 +15,8 @@ use crate::{Hooks, RunDriver, RunLogs};
 use ledgerline_outbox::{ComponentError, FirstRequest, KeyedRequest, check_idempotency_key};
 use ledgerline_store::{HookRecord, LogGuard};
 
-/// What a token that was made here begins with.
-const MADE: &str = "htok_";
+/// What a token that the system made begins with.
+const SYSTEM_PREFIX: &str = "htok_";
 
 /// What became of a payload that was sent to a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub enum HookAnswer {
     Unknown,
 }
 
-/// What is given to a hook.
+/// What a sender gives to a hook.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct HookPayload {
     pub payload: Value,
-    /// Given once more under this key, the payload is not received again.
+    /// A payload that is sent again under this key is not received again.
     pub idempotency_key: Option<String>,
 }
 
@@ -64,24 +64,26 @@ pub(crate) fn hook_record(
         run_id: run_id.clone(),
         hook_id: hook_id.clone(),
         token_digest: digest(token),
-        name: (!is_made(token)).then(|| token.to_owned()),
+        name: (!is_system_token(token)).then(|| token.to_owned()),
         external: driver.is_external(),
         disposed: false,
     }
 }
 
-/// Whether a workflow may choose this token: one of the form of those that are made here would be taken for a credential.
+/// Whether a workflow may choose this token: one that begins like a token of the system would be taken for a
+/// credential.
 pub fn check_chosen_token(field: &'static str, token: &str) -> Result<(), Invalid> {
-    match token.starts_with(MADE) {
+    match token.starts_with(SYSTEM_PREFIX) {
         true => {
-            let reason = format!("`{MADE}…` are the tokens that are made up here: leave it out to get one");
+            let reason =
+                format!("only the system makes tokens like `{SYSTEM_PREFIX}…`: leave it out to get one");
             Err(Invalid::new(field, reason))
         }
         false => Name::new(field, token).map(drop),
     }
 }
 
-/// The record of the token that an event asks for.
+/// The key of the record of the token with which an event creates a hook.
 pub(crate) fn token_key(tenant: &Name, draft: &LogDraft) -> Option<ControlKey> {
     if draft.event_type != RunEventType::HookCreated {
         return None;
@@ -90,8 +92,8 @@ pub(crate) fn token_key(tenant: &Name, draft: &LogDraft) -> Option<ControlKey> {
     Some(hook_record(tenant, &draft.correlation_id, &draft.correlation_id, token, RunDriver::Runner).key())
 }
 
-fn is_made(token: &str) -> bool {
-    token.strip_prefix(MADE).is_some_and(|digits| {
+fn is_system_token(token: &str) -> bool {
+    token.strip_prefix(SYSTEM_PREFIX).is_some_and(|digits| {
         digits.len() == 32
             && digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     })
@@ -108,7 +110,7 @@ impl RunLogs {
         // A token that could be guessed would be worse than none.
         getrandom::fill(&mut bytes).expect("the system gives random bytes");
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{MADE}{digits}")
+        format!("{SYSTEM_PREFIX}{digits}")
     }
 }
 
@@ -126,7 +128,7 @@ impl Hooks {
             check_idempotency_key("idempotencyKey", key)?;
         }
         let expected = digest(token);
-        let key = match (is_made(token), tenant) {
+        let key = match (is_system_token(token), tenant) {
             (true, _) => keys::hook(&expected),
             (false, Some(tenant)) => keys::named_hook(tenant, token),
             (false, None) => return Ok(HookAnswer::Unknown),
@@ -173,7 +175,7 @@ impl Hooks {
                 let event_id = event.event_id;
                 Ok(HookAnswer::Received { run_id: hook.run_id, event_id, collapsed: false })
             }
-            // Another request with the same key may have come first, and may have been the last before the end.
+            // Another request with the same key may have come first, and the run may have ended since.
             Woken::Ended | Woken::Refused => {
                 let before = self.received_before(&hook, keyed.as_ref()).await?;
                 Ok(before.unwrap_or(HookAnswer::Gone))
@@ -181,8 +183,8 @@ impl Hooks {
         }
     }
 
-    /// The answer to an earlier payload with this key, if there was one. Continues the run, in case the earlier process died
-    /// before it did.
+    /// The answer to an earlier payload with this key, if there was one. Continues the run, in case the earlier process
+    /// died before it did.
     async fn received_before(
         &self,
         hook: &HookRecord,

@@ -1,11 +1,12 @@
-//! Runs of durable workflows, as they are stored: each has a record, a log that only grows, and the waits that it has open.
+//! Runs of durable workflows, as they are stored: each has a record, a log that only grows, and the waits that it has
+//! open.
 //!
 //! The log decides. Entry n + 1 is put if it is absent, and everything that an entry brings about (a wait, a timer,
 //! a hook, the run's state) changes in the same transaction. Concurrent appends conflict: the loser reads the
-//! log again and retries. So nothing that a run waits for can come true twice.
+//! log again and retries. So nothing that a run waits for completes twice.
 //!
-//! It stores records of runs, their logs, waits, timers and hooks, and sent events with their order. The runtime of workflows,
-//! the API and the outbox call it.
+//! It stores records of runs, their logs, waits, timers and hooks, and sent events with their order. The runtime of
+//! workflows, the API and the outbox call it.
 
 mod append;
 mod cancel;

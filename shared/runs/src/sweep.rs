@@ -29,15 +29,15 @@ const LATE_MS: u64 = 10_000;
 /// How long a sweep lasts at most, unless its caller says so.
 const BUDGET: Duration = Duration::from_secs(45);
 /// How often a sweep stores its position.
-const NOTED_EVERY: Duration = Duration::from_secs(5);
-/// Records that are read at once…
+const STORE_INTERVAL: Duration = Duration::from_secs(5);
+/// How many records are read at once.
 const PAGE: i32 = 50;
-/// …and handled at the same time.
+/// How many records are handled at the same time.
 const AT_ONCE: usize = 16;
 
 /// What a sweep did for one record.
 #[derive(Default)]
-struct Seen {
+struct RecordSwept {
     sent_again: bool,
     timer: bool,
     /// A message for the runners: the sweep sends the messages of a page together.
@@ -62,21 +62,21 @@ impl RunSweep {
 
     /// The same until `deadline`. Some are handled even if the deadline has passed.
     pub async fn sweep_runs_until(&self, deadline: Instant) -> Result<RunsSwept, ComponentError> {
-        let mut place: Option<SweepCursor> = self.due.cursor().await?;
+        let mut stored: Option<SweepCursor> = self.due.cursor().await?;
         let mut swept = RunsSwept::default();
         let mut failure = None;
         let mut stopped = None;
-        let mut noted = Instant::now();
-        for (number, part) in parts(place, self.emitter.now().plus(AHEAD_MS)).into_iter().enumerate() {
+        let mut stored_at = Instant::now();
+        for (number, part) in parts(stored, self.emitter.now().plus(AHEAD_MS)).into_iter().enumerate() {
             let here = SweepCursor { shard: part.shard, due_at: part.from };
             if number > 0 && Instant::now() >= deadline {
                 stopped = Some(here);
                 break;
             }
             // If this sweep is killed in this part, the next one begins with it.
-            if noted.elapsed() >= NOTED_EVERY {
-                self.note_run_sweep(&mut place, Some(here)).await?;
-                noted = Instant::now();
+            if stored_at.elapsed() >= STORE_INTERVAL {
+                self.store_cursor(&mut stored, Some(here)).await?;
+                stored_at = Instant::now();
             }
             match self.sweep_part(part, deadline, &mut swept).await {
                 Ok(None) => {}
@@ -91,7 +91,7 @@ impl RunSweep {
                 }
             }
         }
-        self.note_run_sweep(&mut place, stopped).await?;
+        self.store_cursor(&mut stored, stopped).await?;
         match failure {
             Some(error) => Err(error),
             None => {
@@ -101,16 +101,16 @@ impl RunSweep {
         }
     }
 
-    /// Writes where the next sweep continues.
-    async fn note_run_sweep(
+    /// Stores where the next sweep continues, unless that is stored already.
+    async fn store_cursor(
         &self,
         stored: &mut Option<SweepCursor>,
-        place: Option<SweepCursor>,
+        cursor: Option<SweepCursor>,
     ) -> Result<(), ComponentError> {
-        if *stored != place {
-            self.due.set_cursor(place).await?;
+        if *stored != cursor {
+            self.due.set_cursor(cursor).await?;
         }
-        *stored = place;
+        *stored = cursor;
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl RunSweep {
             let new: Vec<ControlKey> = new.map(|(key, _)| key.clone()).collect();
             let looks: Vec<_> =
                 new.into_iter().map(|key| async move { self.sweep_one(&key).await }.boxed()).collect();
-            let looked: Vec<Seen> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+            let looked: Vec<RecordSwept> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
             let mut messages = Vec::new();
             for one in looked {
                 swept.sent_again += usize::from(one.sent_again);
@@ -148,7 +148,8 @@ impl RunSweep {
             if is_last {
                 return Ok(None);
             }
-            // A place is a moment: what is due at one moment is swept whole, or the next sweep would not come further.
+            // A cursor is a time: all records that are due at one time are swept together, or the next sweep would
+            // begin with the same ones again.
             if Instant::now() >= deadline && end > from {
                 return Ok(Some(end));
             }
@@ -156,7 +157,7 @@ impl RunSweep {
                 seen.clear();
             }
             seen.extend(page.into_iter().filter(|(_, at)| *at == end).map(|(key, _)| key));
-            // More than a page is due at one moment: the next page has to be longer.
+            // More than a page may be due at one time: the next page has to be longer.
             limit = if progressed {
                 PAGE.max(i32::try_from(seen.len()).unwrap_or(PAGE) + PAGE)
             } else {
@@ -167,21 +168,24 @@ impl RunSweep {
     }
 
     /// Handles one record. Trouble with it is logged, and keeps no other record from its turn.
-    async fn sweep_one(&self, key: &ControlKey) -> Seen {
+    async fn sweep_one(&self, key: &ControlKey) -> RecordSwept {
         let seen = match key.sk == keys::RUN {
-            true => {
-                self.sweep_run(key).await.map(|sent_again| Seen { sent_again, timer: false, message: None })
-            }
+            true => self.sweep_run(key).await.map(|sent_again| RecordSwept {
+                sent_again,
+                timer: false,
+                message: None,
+            }),
             false => Box::pin(self.sweep_timer(key)).await,
         };
         seen.unwrap_or_else(|error| {
             let kind = if key.sk == keys::RUN { "run" } else { "timer" };
             tracing::error!(kind, pk = key.pk, sk = key.sk, %error, "a due run or timer was not handled; the next sweep retries");
-            Seen::default()
+            RecordSwept::default()
         })
     }
 
-    /// A run that was created, woken or acquired, and not visited in time.
+    /// Handles a run that was created, woken or acquired, and not visited in time. Returns whether it was sent to its
+    /// driver again.
     async fn sweep_run(&self, key: &ControlKey) -> Result<bool, ComponentError> {
         let Some((tenant, run_id)) = keys::parse_run_partition(&key.pk) else { return Ok(false) };
         let tenant = Name::stored("tenantId", tenant)?;
@@ -206,9 +210,10 @@ impl RunSweep {
         }
     }
 
-    /// A timer of a sleep, a retry or a timeout. A runner decides what follows; for an external run the sweep does.
-    async fn sweep_timer(&self, key: &ControlKey) -> Result<Seen, ComponentError> {
-        let nothing = Seen::default();
+    /// Handles a timer of a sleep, a retry or a timeout. A runner decides what follows; for an external run the sweep
+    /// does.
+    async fn sweep_timer(&self, key: &ControlKey) -> Result<RecordSwept, ComponentError> {
+        let nothing = RecordSwept::default();
         let Some(wait) = self.runs.waits.get(key).await? else { return Ok(nothing) };
         let Some(due_at) = wait.due_at else { return Ok(nothing) };
         let tenant = keys::parse_run_partition(&key.pk).or_else(|| keys::parse_waiters(&key.pk));
@@ -228,7 +233,7 @@ impl RunSweep {
             }
             let delay = due_at.get().saturating_sub(now.get()).div_ceil(1_000);
             let message = Some(run_message(&tenant, &wait.run_id, delay)?);
-            return Ok(Seen { sent_again: false, timer: true, message });
+            return Ok(RecordSwept { sent_again: false, timer: true, message });
         }
         if due_at > now || ledgerline_event::Kind::of(&wait.entity_id) != Some(RunEntity::Wait.id_kind()) {
             return Ok(nothing);
@@ -237,7 +242,7 @@ impl RunSweep {
         let outcome = if is_sleep { "elapsed" } else { "timeout" };
         let mut expected_wake_count = None;
         if keys::parse_waiters(&key.pk).is_some() {
-            // What was accepted before the timeout is recorded is not too late.
+            // An event is in time if it was accepted before the timeout is recorded.
             let run: Option<RunRecord> = self.runs.records.get(&tenant, &wait.run_id).await?;
             let Some(run) = run else { return Ok(nothing) };
             let (log, _) = self.runs.logs.read_log(&run, &tenant).await?;
@@ -250,7 +255,7 @@ impl RunSweep {
             if let Some(past) = past {
                 self.runs.take_event_externally(&log, &past).await?;
                 self.runs.settle_run(&tenant, &wait.run_id).await?;
-                return Ok(Seen { timer: true, ..nothing });
+                return Ok(RecordSwept { timer: true, ..nothing });
             }
             expected_wake_count = Some(run.wake_count);
         }
@@ -272,6 +277,6 @@ impl RunSweep {
         if let Woken::Appended(_) = woken {
             self.runs.settle_run(&tenant, &wait.run_id).await?;
         }
-        Ok(Seen { sent_again: false, timer: true, message: None })
+        Ok(RecordSwept { sent_again: false, timer: true, message: None })
     }
 }

@@ -1,5 +1,5 @@
-//! What needs an operator's attention, for screens: starts that fail, deliveries that failed, sweeps that are late, and work
-//! that nothing runs.
+//! What needs an operator's attention, for screens: starts that fail, deliveries that failed, sweeps that are late, and
+//! work that nothing runs.
 //!
 //! Each note is one line: what is wrong, since when, and the command that shows more. The reads are bounded, so that
 //! asking costs the same however much is wrong; counts say `atLeast` where counting stopped.
@@ -214,8 +214,9 @@ fn of_drainer(state: &DrainerState, command: &impl Fn(&str) -> Option<String>) -
             1 => format!("1 start of `{}` fails and holds up", state.drainer_id),
             count => format!("{count} starts of `{}` fail, and each holds up", state.drainer_id),
         };
-        let message =
-            format!("{starts} later starts of its entity; the oldest is for event {event}: {error}");
+        let message = format!(
+            "{starts} later starts of its entity, or of its subscription; the oldest is for event {event}: {error}"
+        );
         notes.push(note(NoteKind::BlockedStarts, count, message));
     }
     if state.stalled && notes.is_empty() {

@@ -1,9 +1,9 @@
-//! The control table, and the payload bucket beside it: everything that is decided, as against what is recorded in the events
-//! table.
+//! The control table, and the payload bucket beside it: everything that is decided, as against what is recorded in the
+//! events table.
 //!
-//! It promises that reads are strongly consistent, that writes say on what condition they hold, and that callers tell refusal,
-//! conflict, throttling and mistakes apart by [`Fault`]. All other components store their records through it; the
-//! time is always an argument.
+//! It promises that reads of records are strongly consistent (queries of the two indexes, which say only where to look,
+//! are not), that writes say on what condition they hold, and that callers tell refusal, conflict, throttling and
+//! mistakes apart by [`Fault`]. All other components store their records through it; the time is always an argument.
 
 mod api_keys;
 mod blocks;

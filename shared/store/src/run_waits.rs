@@ -72,8 +72,8 @@ impl WaitRecords {
         delete.map(drop).map_err(|error| StoreError::new("DeleteItem", error))
     }
 
-    /// The waits for events of a name that are stored under `leaf`: the hash of one leaf of their criteria, or `None` for
-    /// the waits whose criteria have no leaf.
+    /// The waits for events of a name that are stored under `leaf`: the hash of one leaf of their criteria, or `None`
+    /// for the waits whose criteria have no leaf.
     pub fn waiters(&self, tenant: &str, event_name: &str, leaf: Option<u64>) -> RecordStream<Waiter> {
         RecordStream::new(self.table.partition(&keys::waiters(tenant, event_name, leaf)))
     }

@@ -30,7 +30,7 @@ const READ_AT_ONCE: usize = 100;
 /// …and this many puts in one write.
 const WRITTEN_AT_ONCE: usize = 25;
 
-/// The control table: reads are strongly consistent, puts say on what condition.
+/// The control table: reads are strongly consistent, except for queries of its indexes; puts say on what condition.
 #[derive(Clone, Debug)]
 pub struct ControlTable {
     /// For the requests that are particular to one kind of record.
@@ -140,8 +140,8 @@ impl ControlTable {
         Ok(keys)
     }
 
-    /// Keys of at most `limit` records of one shard that are due between `from` and `until`, oldest first, each with its
-    /// time.
+    /// Keys of at most `limit` records of one shard that are due between `from` and `until`, oldest first, each with
+    /// its time.
     pub async fn due_between(
         &self,
         shard: &str,

@@ -1,7 +1,8 @@
 //! Up to where a drainer has announced that it reads.
 //!
-//! A drainer announces before it reads, and a saver looks after it has written: so every event is read by the pass that
-//! crosses it, or its saver sees the watermark and puts a pointer among the late arrivals.
+//! A drainer announces a watermark before it reads, and a saver reads the watermarks after it has written an event: so
+//! every event is read by the pass that crosses it, or its saver sees the watermark and puts a pointer among the late
+//! arrivals.
 
 use ledgerline_event::{Millis, keys::moment};
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,8 @@ impl Watermarks {
         Self { events: moment(time), late_arrivals: time }
     }
 
-    /// These watermarks, or the announced ones where those are higher: a watermark never falls, whatever the clock says.
+    /// These watermarks, or the announced ones where those are higher: a watermark never falls, whatever the clock
+    /// says.
     pub fn not_below(self, announced: &AnnouncedWatermarks) -> Self {
         Self {
             events: announced.events.clone().map_or(self.events.clone(), |before| before.max(self.events)),

@@ -1,4 +1,4 @@
-//! Records that are claims beside what else they are: those of tasks and jobs.
+//! Records of tasks and jobs, which are claims as well.
 
 use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub struct WithClaim<'a, R> {
     pub claim: &'a Claim,
 }
 
-/// The values of [`Claim::SET`], which the update has in it.
+/// Adds the values for [`Claim::SET`], which the expression of `update` contains.
 pub(crate) fn with_claim(update: UpdateItemFluentBuilder, claim: &Claim) -> UpdateItemFluentBuilder {
     let values = claim.values().into_iter();
     values.fold(update, |update, (name, value)| update.expression_attribute_values(name, value))

@@ -1,9 +1,9 @@
 //! Subscriptions and workflow types: which events start what, and with which input.
 //!
-//! A drainer compiles the subscriptions of a tenant into a [`Matcher`] and asks it for a [`Decision`] about each event. The
-//! API checks subscriptions and workflow types before it stores them. The crate promises that text from a tenant (globs,
-//! filters, JSONPaths) can neither panic nor take long, and that a stored subscription which no longer compiles fails only
-//! the events that its glob matches. It stores nothing and is pure: no IO, no clock, no randomness.
+//! A drainer compiles the subscriptions of a tenant into a [`Matcher`] and asks it for a [`Decision`] about each event.
+//! The API checks subscriptions and workflow types before it stores them. The crate promises that text from a tenant
+//! (globs, filters, JSONPaths) can neither panic nor take long, and that a stored subscription which no longer compiles
+//! fails only the events that its glob matches. It stores nothing and is pure: no IO, no clock, no randomness.
 //!
 //! - `subscription`, `workflow_type`, `template`: the records, and the check before they are stored.
 //! - `matcher`, `explain`: the decision about an event, and its reason in words.

@@ -1,12 +1,10 @@
-//! Whether what is stored of tasks, jobs and runs is what the ledger tells: the rows that people list, the records that
-//! decide, the jobs with their counts, and the logs. Derived rows can be rebuilt; differences in authoritative
-//! records are only reported.
+//! One comparison, from the first read to the list of differences.
 //!
-//! The ledger goes on while it is compared, and the order of the reads is what keeps that from looking like a fault.
-//! First it is asked how far `jobs` has come: everything up to there must be in the rows. Then the time line is read,
-//! then the rows. What does not agree at once is kept, and everything that came meanwhile is read after it: whatever a
-//! row can know is in there. So a row that is right lies between the two, and one that does not is wrong, however
-//! busy its task is.
+//! The ledger grows while it is compared, and the order of the reads keeps that from looking like a fault. First comes
+//! the cursor of `jobs`: everything up to there must be in the rows. Then the time line is read, then the rows. Rows
+//! that do not agree become suspects, and everything that was saved meanwhile is read for them: nothing else can be in
+//! a row. So a right row holds at least what was settled at the beginning and at most what the ledger has at the end. A
+//! row that does not is wrong, however busy its task is.
 
 use futures::{FutureExt, StreamExt, stream};
 use ledgerline_event::{Millis, Name};
@@ -180,7 +178,8 @@ impl Verify {
         Ok(differences)
     }
 
-    /// Rows and jobs that were listed and that no event knew. One that an event knows by now is as new as that.
+    /// Rows and jobs that were listed though no event was about them. If there is such an event by now, the row is only
+    /// as new as that event, and no fault.
     async fn judge_orphans(
         &self,
         tenant: &Name,
@@ -208,7 +207,7 @@ impl Verify {
         let undrained = self.late_arrivals.events_after(tenant, &record.late_cursor).await?;
         Ok(SettledUpTo {
             cursor: record.cursor,
-            lane_cursor: record.late_cursor,
+            late_cursor: record.late_cursor,
             undrained: undrained.into_iter().collect(),
             saved_before: now.minus(RECENT_MS),
         })

@@ -29,12 +29,13 @@ const FETCHED_AT_ONCE: usize = 16;
 
 /// How far the drainer `jobs` had come before anything was read.
 pub(crate) struct SettledUpTo {
-    /// Everything up to here was handled…
+    /// Everything up to here was handled, except for what the two last fields exclude.
     pub(crate) cursor: String,
-    pub(crate) lane_cursor: String,
-    /// …but for these, which came late…
+    /// The same among the late arrivals.
+    pub(crate) late_cursor: String,
+    /// Late arrivals that it had not handled.
     pub(crate) undrained: BTreeSet<String>,
-    /// …and for what was saved after this: it may be late too, and its saver may not have put the pointer yet.
+    /// What was saved at this time or after may be a late arrival whose saver has not put the pointer yet.
     pub(crate) saved_before: Millis,
 }
 
@@ -56,7 +57,7 @@ impl SettledUpTo {
     }
 }
 
-/// Everything that the ledger tells of tasks and jobs.
+/// Everything that the ledger tells of tasks, jobs and runs.
 #[derive(Default)]
 pub(crate) struct Folded {
     pub(crate) tasks: BTreeMap<Name, TaskFold>,
@@ -65,7 +66,7 @@ pub(crate) struct Folded {
     pub(crate) events: u64,
     /// When the first event that is still there happened.
     first: Option<Millis>,
-    /// How long events are kept, if they are not kept for ever.
+    /// The shortest time that an event is kept, if any is not kept for ever.
     kept_ms: Option<u64>,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct JobFold {
     pub(crate) events: Vec<FoldedJobEvent>,
 }
 
-/// One event of a job. Each on its own: those that were refused count for nothing.
+/// One event of a job. Each is folded on its own, because those that were refused count for nothing.
 pub(crate) struct FoldedJobEvent {
     pub(crate) kind: JobEvent,
     pub(crate) event_id: Name,
@@ -170,8 +171,8 @@ impl JobFold {
 }
 
 impl Folded {
-    /// Whether some events of an entity may have expired, so that the rest does not tell everything. `began` is when the
-    /// entity began, `ttl` the expiry of what is stored of it: without one, its events are kept for ever too.
+    /// Whether some events of an entity may have expired, so that the rest does not tell everything. `began` is when
+    /// the entity began, `ttl` the expiry of what is stored of it: without one, its events are kept for ever too.
     pub(crate) fn may_have_lost(&self, began: Millis, ttl: Option<Seconds>, now: Millis) -> bool {
         let expired = self.kept_ms.is_some_and(|kept_ms| began < now.minus(kept_ms));
         let before_all = self.first.is_none_or(|first| began < first);
@@ -239,7 +240,7 @@ impl Verify {
         let read = folded.events;
         Box::pin(self.fold_ledger(tenant, &settled.cursor, settled, folded, &mut |_| {})).await?;
         folded.events = read;
-        let late = self.late_arrivals.events_after(tenant, &settled.lane_cursor).await?;
+        let late = self.late_arrivals.events_after(tenant, &settled.late_cursor).await?;
         let fetches = late.into_iter().filter(|sk| *sk <= settled.cursor).map(|sk| {
             async move {
                 let event = self.timeline.stored_at(tenant, &sk).await?;
@@ -266,7 +267,7 @@ impl Verify {
         if defines_tasks(&place.event) {
             self.timeline.restore(&mut place.event).await?;
         }
-        // Rows are folded from task events as they are stored, so these are not made whole.
+        // Rows are folded from task events as they are stored, so those are not restored here either.
         folded.add(&place, settled.status_of(&place));
         Ok(())
     }

@@ -28,11 +28,11 @@ pub(crate) struct JobRows {
     pub(crate) started: BTreeSet<String>,
     /// Those of them that the job counts as active.
     pub(crate) active: BTreeSet<String>,
-    /// Events that could not be followed, and of which that was event.
+    /// Events that the drainer `jobs` could not follow, and about which it emitted a notice.
     pub(crate) refused: BTreeSet<Name>,
     /// The claim of its last resume, if no event tells of that.
     pub(crate) resume: Option<ClaimStatus>,
-    /// Whether it changed while it was read.
+    /// Whether the job changed while its records were read.
     pub(crate) moving: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Whether what is stored of tasks, jobs and runs is what the ledger tells: the rows that people list, the records that
-//! decide, the jobs with their counts, and the logs. Derived rows can be rebuilt; differences in authoritative
+//! Compares what is stored of tasks, jobs and runs with what the ledger tells: the rows that people list, the records
+//! that decide, the jobs with their counts, and the logs. Derived rows can be rebuilt; differences in authoritative
 //! records are only reported.
 //!
 //! It promises that events still in flight are not reported as faults. It stores nothing of its own. Operators call it.

@@ -31,7 +31,7 @@ struct StoredRecord {
     claimed_at: Option<Millis>,
 }
 
-/// When a record last became a claim, and whether what it claimed was sent.
+/// A record as a claim: when it last became one, and whether its effects were sent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClaimStatus {
@@ -42,7 +42,7 @@ pub(crate) struct ClaimStatus {
 }
 
 impl ClaimStatus {
-    /// Whether what was claimed may still be on its way to the ledger.
+    /// Whether events of the claim may still be on their way to the ledger.
     pub(crate) fn is_on_its_way(&self, now: Millis) -> bool {
         self.state == Some(ClaimState::Pending) || is_recent(self.claimed_at, now)
     }
@@ -107,7 +107,7 @@ impl Verify {
 }
 
 impl StoredTask {
-    /// How they differ from what the ledger tells.
+    /// How the row and the records differ from what the ledger tells.
     pub(crate) fn differences(
         &self,
         tenant: &Name,
@@ -185,7 +185,7 @@ impl StoredTask {
         of_task(DifferenceKind::TwoEnds, Standing::Fault, detail)
     }
 
-    /// A generation that was started here, and that no event tells of.
+    /// A generation that has a record, though no event tells of its start.
     fn start_difference(&self, id: &Name, ledger_generation: u32, now: Millis) -> Option<Difference> {
         let next = self.next.as_ref()?;
         let created_at = next.record.created_at?;
@@ -203,7 +203,8 @@ impl StoredTask {
         ))
     }
 
-    /// Whether an end is one of the generation that was read: the one that it names, or the newest that had begun.
+    /// Whether an end belongs to the generation that was read. An end that names none belongs to the newest generation
+    /// that had begun by then.
     fn belongs(&self, end: &TaskEnded) -> bool {
         if let Some(generation) = end.generation {
             return generation == self.generation;

@@ -51,7 +51,7 @@ pub(crate) fn difference(
         return of_task(DifferenceKind::RowInWrongList, Standing::Fault, detail);
     }
     if row.due_at.is_none() && right.due_at.is_some() {
-        // A version before 0.1.0 wrote it, which never enqueued tasks again that no worker took.
+        // Written by a version before 0.1.0, which never enqueued a task again that no worker took.
         let detail =
             "it has no time at which the health check looks whether a worker has the task".to_owned();
         return of_task(DifferenceKind::RowDifferent, Standing::Fault, detail);
@@ -59,7 +59,7 @@ pub(crate) fn difference(
     of_task(DifferenceKind::RowDifferent, standing?, in_words(history.summary(), &ledger_summary))
 }
 
-/// A row that was listed, of a task that no event knew.
+/// The difference of a row that was listed though no event was about its task; `None` if that is no fault.
 pub(crate) fn orphan(id: &Name, row: &SummaryRow, folded: &Folded, now: Millis) -> Option<Difference> {
     // A row lives as long as the last of its events, and longer while its task waits for a worker.
     let expired = row.ttl.is_some_and(|ttl| ttl <= now.seconds());

@@ -1,6 +1,7 @@
-//! The process of a task: started in a group of its own, fed its input, timed, and ended with all processes that it started.
+//! The process of a task: started in a group of its own, fed its input, timed, and ended with all processes that it
+//! started.
 //!
-//! A tokio task of its own watches it, so that a slow store never delays a timeout.
+//! A separate tokio task watches it, so that a slow store never delays a timeout.
 
 use std::{
     collections::BTreeMap,
@@ -41,8 +42,8 @@ pub(super) const KILL_AFTER: Duration = Duration::from_secs(5);
 const TAIL_BYTES: usize = 2048;
 /// Longer lines of output are logged in pieces.
 const LINE_BYTES: usize = 4096;
-/// How long to read what is left in the pipes after the process has exited. It is there at once, unless a process outside
-/// of the group holds the pipes open.
+/// How long to read what is left in the pipes after the process has exited. It is there at once, unless a process
+/// outside of the group holds the pipes open.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What to run.

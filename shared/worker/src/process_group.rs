@@ -34,7 +34,8 @@ impl ProcessGroup {
         }
     }
 
-    /// Sends SIGKILL to every process of the group, and only once: the system may reuse the number for another group later.
+    /// Sends SIGKILL to every process of the group, and only once: the system may reuse the number for another group
+    /// later.
     pub(super) fn kill(&mut self) {
         if let Some(group) = self.0.take() {
             let _ = kill_process_group(group, Signal::KILL);

@@ -1,5 +1,5 @@
-//! The task queue in SQS. A received message stays hidden from other workers for a while; the worker extends that, or deletes
-//! the message.
+//! The task queue in SQS. A received message stays hidden from other workers for a while; the worker extends that, or
+//! deletes the message.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use ledgerline_ledger::for_long_polls;
 use ledgerline_store::StoreError;
 use tokio::time::Instant;
 
-/// SQS hides a message for twelve hours after it was received and not longer. A minute less, because its clock
-/// began before ours.
+/// SQS hides a message for at most twelve hours after it was received. A minute less, for the time that a request
+/// takes.
 const HIDDEN_AT_MOST: Duration = Duration::from_secs(12 * 60 * 60 - 60);
 
 /// The queue of tasks.
@@ -76,8 +76,8 @@ impl Delivery {
         }
     }
 
-    /// Hides the message for `length` from now, or for as long as SQS still allows. If SQS redelivers it too early, its receiver
-    /// finds the task's lease held.
+    /// Hides the message for `length` from now, or for as long as SQS still allows. If SQS redelivers it too early, its
+    /// receiver finds the task's lease held.
     pub(super) async fn hide(&self, length: Duration) {
         let Some(length) = within_sqs_limit(length, self.received.elapsed()) else { return };
         let change = self.queue.sqs.change_message_visibility().queue_url(&self.queue.url);

@@ -1,5 +1,5 @@
 //! The worker and its loop: one long poll at a time, for as many messages as there are free slots, until the worker is
-//! asked to stop.
+//! asked to stop or, if it runs until idle, no task waits or runs.
 
 use std::{
     collections::BTreeSet,
@@ -22,13 +22,13 @@ use super::{
     task_queue::{Delivery, TaskQueue},
 };
 
-/// The longest that SQS waits for a message: an idle worker asks three times a minute.
+/// The longest that SQS waits for a message: an idle worker polls three times a minute.
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// The same for a worker that ends when no task waits or runs.
 const SHORT_POLL: Duration = Duration::from_secs(2);
 /// The most messages that SQS returns at once.
 const RECEIVE_MAX: usize = 10;
-/// How long giving tasks back may take once their processes have exited.
+/// How long it may take to give tasks back once their processes have exited.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whether a worker is asked to stop.
@@ -72,7 +72,7 @@ pub struct Worker {
     until_idle: bool,
 }
 
-/// Runs a worker until it is asked to stop.
+/// Runs a worker until it is asked to stop or, with `until_idle`, until no task waits or runs.
 pub async fn run(options: WorkerOptions, stop: watch::Receiver<Stop>) {
     let worker = Worker::new(options);
     tracing::info!(worker = worker.id, concurrency = worker.config.concurrency, "waiting for tasks");
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    /// Runs tasks until it is asked to stop; then lets running ones finish, or gives them back.
+    /// Runs tasks until the worker ends; lets running ones finish, or gives them back.
     async fn run_until(self: Arc<Self>, mut stop: watch::Receiver<Stop>) {
         let (abandon, abandoned) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -102,8 +102,8 @@ impl Worker {
         let mut failures = 0;
         loop {
             reap_ended(&mut tasks);
-            // SQS may have answered a poll that is cancelled here; it redelivers such a message when the message becomes
-            // visible again.
+            // SQS may have answered a poll that is cancelled here; it redelivers such a message when the message
+            // becomes visible again.
             let polled = tokio::select! {
                 biased;
                 () = stop_requested(&mut stop, |stop| stop != Stop::No) => break,
@@ -163,7 +163,7 @@ impl Worker {
         if !tasks.is_empty() {
             let (running, grace) = (tasks.len(), self.grace.as_secs());
             tracing::info!(
-                "taking no more tasks; {running} may finish within {grace} s and are given back then"
+                "taking no more tasks; those that run ({running}) have {grace} s to finish, and are given back then"
             );
         }
         tokio::select! {

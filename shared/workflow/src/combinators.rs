@@ -72,8 +72,8 @@ where
 // Results are not pinned.
 impl<F: Future, T> Unpin for All<F, T> {}
 
-/// The index and the result of the first of `futures` that ends. The others are dropped: the log closes their waits, sleeps
-/// and hooks, and their steps are not recorded.
+/// The index and the result of the first of `futures` that ends. The others are dropped: the log closes their waits,
+/// sleeps and hooks, and their steps are not recorded.
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,7 +91,7 @@ impl<F: Future, T> Unpin for All<F, T> {}
 /// ```
 ///
 /// # Panics
-/// When it is awaited and `futures` is empty. (The run fails then with that error.)
+/// When it is awaited and `futures` is empty. The run then fails with that error.
 pub fn first<I>(futures: I) -> First<I::Item>
 where
     I: IntoIterator,
@@ -116,7 +116,7 @@ impl<F: Future> Future for First<F> {
                 running.clear();
                 Poll::Ready((index, result))
             }
-            None => panic!("the first of no futures was asked for"),
+            None => panic!("`first` was called without futures"),
         }
     }
 }

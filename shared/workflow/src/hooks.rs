@@ -73,13 +73,13 @@ impl Hook {
         &self.token
     }
 
-    /// The next payload, in the order of arrival. A payload that is no `T` is an error that names the field; the next call
-    /// gives the payload after it.
+    /// The next payload, in the order of arrival. A payload that is no `T` is an error that names the field; the next
+    /// call gives the payload after it.
     pub fn next<T: DeserializeOwned>(&self) -> Next<'_, T> {
         Next { hook: self, reader: None, payload: PhantomData }
     }
 
-    /// Disposes of the hook: once this has returned it takes no more payloads.
+    /// Disposes of the hook: once the returned future is ready, the hook takes no more payloads.
     pub fn dispose(self) -> Dispose {
         Dispose { state: Disposing::NotAsked(self.handle) }
     }

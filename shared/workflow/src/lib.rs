@@ -1,9 +1,9 @@
 //! Durable workflows: async functions that survive the process that runs them.
 //!
-//! A workflow is an `async fn(Ctx, Input) -> Result<Output, Error>`. It changes the world in [steps][Ctx::step] and waits
-//! through its [context][Ctx]; each result is appended to the log of its run before the code sees it. When the process
-//! dies, or after a sleep of a month, a runner calls the code again and feeds it the same log: the code takes the same
-//! path, repeats no work whose result is recorded, and continues.
+//! A workflow is an `async fn(Ctx, Input) -> Result<Output, Error>`. It changes the world in [steps][Ctx::step] and
+//! waits through its [context][Ctx]; each result is appended to the log of its run before the code sees it. When the
+//! process dies, or after a sleep of a month, a runner calls the code again and feeds it the same log: the code takes
+//! the same path, repeats no work whose result is recorded, and continues.
 //!
 //! ```
 //! use std::time::Duration;
@@ -50,20 +50,21 @@
 //! # What keeps a replay deterministic
 //!
 //! Outside of steps the code may depend only on its input and on the results of its awaits: it reads the time with
-//! [`Ctx::now`], draws random numbers and ids with [`Ctx::random`] and [`Ctx::id`], and reaches the world in steps. It runs
-//! several things at once with [`all`] and [`first`] or with the combinators of the crate `futures`, except for `select!`,
-//! which picks at random (`select_biased!` does not). Spawned tasks, channels to other tasks and the order of a `HashMap`
-//! differ from one replay to the next. If changed code takes another path than the log, the kinds and names of its commands
-//! differ from those in the log, and the run fails with an error that names [both sides][Mismatch]. So give changed code a
-//! new version, and keep the old one [registered][Workflows::register] for the runs that it began.
+//! [`Ctx::now`], draws random numbers and ids with [`Ctx::random`] and [`Ctx::id`], and reaches the world in steps. It
+//! runs several things at once with [`all`] and [`first`] or with the combinators of the crate `futures`, except for
+//! `select!`, which picks at random (`select_biased!` does not). Spawned tasks, channels to other tasks and the order
+//! of a `HashMap` differ from one replay to the next. If changed code takes another path than the log, the kinds and
+//! names of its commands differ from those in the log, and the run fails with an error that names
+//! [both sides][Mismatch]. So give changed code a new version, and keep the old one [registered][Workflows::register]
+//! for the runs that it began.
 //!
 //! # How it is built
 //!
 //! The crate stores the logs of runs, through `ledgerline-runs`; examples, the runner function and `ledgerline local`
 //! call it. `ledgerline-engine` replays a log, without IO or a clock.
 //!
-//! - `ctx`, `step`, `waits`, `hooks`, `task_and_job`, `combinators`: the context API, futures that issue commands and wait
-//!   for their results.
+//! - `ctx`, `step`, `waits`, `hooks`, `task_and_job`, `combinators`: the context API, futures that issue commands and
+//!   wait for their results.
 //! - `command_future`, `json`, `services`: the common part of those futures; JSON; tasks, jobs and events for them.
 //! - `registry`: the workflows of a runner, by name and version.
 //! - `runtime`: the runner, which loads a log, drives an [`Execution`], appends events and releases the run.

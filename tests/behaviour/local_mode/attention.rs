@@ -90,7 +90,7 @@ async fn health_doctor_and_drainers_show_what_waits_for_an_operator() {
         "{said}"
     );
 
-    // No sweep comes to its end for as long as the test does not let one.
+    // Local mode sweeps by real time: no sweep comes because the ledger's clock has moved.
     time.fetch_add(20 * MINUTE, Ordering::SeqCst);
     let (status, now) = kinds(&world).await;
     assert!(now.contains("late-sweep"), "{now:?}");

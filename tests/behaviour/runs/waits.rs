@@ -39,7 +39,7 @@ async fn visit_next(ledger: &Ledger, runner: &Runner) {
     ledger.store.embedded.queues().delete(&ledger.store.names.run_queue, &received.receipt).unwrap();
 }
 
-/// The run ended with the payment, woken by it once.
+/// Asserts that the run ended with the payment, and that the payment woke it once.
 async fn assert_paid(ledger: &Ledger, run_id: &str, invoice: usize) {
     let run = ledger.run(run_id).await.view;
     assert_eq!(run.run.output, Some(json!({ "paid": invoice })), "{run:?}");
@@ -154,7 +154,7 @@ async fn race(ctx: Ctx, _: ()) -> Result<usize, Error> {
     Ok(winner)
 }
 
-/// What runs wait for, by the beginning of the key.
+/// The keys of the open waits and timers of all runs.
 async fn waiting_rows(ledger: &Ledger) -> Vec<String> {
     let rows = scan(&ledger.store.clients, &ledger.store.names.control_table).await;
     let key = |name: &str, row: &ledgerline_test_support::Item| row[name].as_s().unwrap().clone();
@@ -207,9 +207,8 @@ async fn a_cancelled_run_ends_and_its_hooks_are_gone() {
     ledger.assert_told(&run_id).await;
 }
 
-/// What a run sends wakes another, once, though its runner dies and repeats the step.
 #[tokio::test]
-async fn runs_send_events_to_each_other() {
+async fn an_event_that_a_run_sends_wakes_another_run_once() {
     async fn ping(ctx: Ctx, to: String) -> Result<Value, Error> {
         ctx.send_event("ping").data(json!({ "from": "ping" })).matching(json!({ "to": to })).await?;
         Ok(ctx.wait_for_event("pong").matching(json!({ "to": "ping" })).await?.data)

@@ -1,5 +1,5 @@
-//! Messages on the dead-letter queue of tasks: a task that no worker could run ends, a task that runs goes back to the task
-//! queue, and a message that is no task stays.
+//! Messages on the dead-letter queue of tasks: a task that no worker could run ends, a task that runs goes back to the
+//! task queue, and a message that is no task stays.
 
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use ledgerline_embedded::Receive;
@@ -31,7 +31,7 @@ fn batch(bodies: &[&str]) -> SqsEvent {
     event
 }
 
-/// Handles messages; the positions of those that go back to the queue.
+/// Handles messages; returns the positions of those that go back to the queue.
 async fn handle(ledger: &Ledger, bodies: &[&str]) -> Vec<String> {
     let answer = handler(ledger).handle(batch(bodies)).await;
     answer.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect()

@@ -1,5 +1,5 @@
-//! The check of running tasks each minute: the events and alerts that it sends, and what happens to tasks whose worker has
-//! died.
+//! The check of running tasks each minute: the events and alerts that it sends, and what happens to tasks whose worker
+//! has died.
 
 use std::{
     sync::{
@@ -263,6 +263,7 @@ async fn a_worker_that_renews_or_has_released_its_lease_is_not_lost_whatever_the
     assert!(watch.ledger.next_message().is_none());
 }
 
+/// `Task Processing Started` from a worker that takes no leases.
 fn foreign(id: &str, until: Seconds, now: u64) -> Event {
     let mut started = event("t", &format!("e-{id}"), at(now));
     started.event_type = name("Task Processing Started");
@@ -436,7 +437,7 @@ async fn a_health_check_that_is_killed_among_the_tasks_without_a_worker_continue
     for tenant in ["a", "b", "c", "d", "e", "f"] {
         watch.running(tenant, "req-1", LONG).await;
     }
-    // A check without a place begins anywhere.
+    // A check without a stored position begins at a random tenant.
     let (key, control) = (keys::sweep_record("HEALTH"), watch.ledger.store.control());
     control.put(&key, &json!({"after": "f"})).unwrap().send().await.unwrap();
     let stage = watch.ledger.stage.clone();

@@ -1,9 +1,10 @@
 //! Histories from a seed: the real code over real SDK clients, with every request in the simulation's hand.
 //!
-//! [`histories`] runs one history per seed over a [`Store`]; the [`Simulation`] in it is the scheduler. An HTTP client of
-//! its own takes the place of the SDK's: a request that an actor sends waits in the network until the scheduler picks it,
-//! and only then meets the store: applied or not, answered or not, now or many steps later. Time is the paused time of
-//! the test's runtime. So an actor waits for nothing but a request or a timer, and the same seed gives the same history.
+//! [`histories`] runs one history per seed over a [`Store`]; the [`Simulation`] in it is the scheduler. An HTTP client
+//! of its own takes the place of the SDK's: a request that an actor sends waits in the network until the scheduler
+//! picks it, and only then meets the store: applied or not, answered or not, now or many steps later. Time is the
+//! paused time of the test's runtime. So an actor waits for nothing but a request or a timer, and the same seed gives
+//! the same history.
 
 #![allow(clippy::unwrap_used)]
 

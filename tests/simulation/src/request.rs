@@ -96,7 +96,7 @@ impl Request {
         self.writes_one_item() || matches!(self.operation.as_str(), "BatchWriteItem" | "TransactWriteItems")
     }
 
-    /// Whether it makes a table or a queue what it is.
+    /// Whether it creates or configures a table or a queue.
     pub(crate) fn provisions(&self) -> bool {
         matches!(self.operation.as_str(), "CreateTable" | "UpdateTable" | "UpdateTimeToLive" | "CreateQueue")
     }

@@ -69,7 +69,7 @@ async fn history(store: &Store, seed: u64) -> (Acknowledged, u64) {
             faults = Faults::none();
         }
         if random.u8(..20) == 0 {
-            publish_horizon(store, &mut random, simulation.now().get()).await;
+            announce_watermarks(store, &mut random, simulation.now().get()).await;
         }
         let more = simulation.step(&faults).await;
         for name in simulation.take_killed() {
@@ -100,8 +100,8 @@ async fn history(store: &Store, seed: u64) -> (Acknowledged, u64) {
     (acknowledged, simulation.trace_hash())
 }
 
-/// A drainer as small as can be: it publishes how far it reads.
-async fn publish_horizon(store: &Store, random: &mut Rng, now: u64) {
+/// Announces watermarks as a drainer does before it reads.
+async fn announce_watermarks(store: &Store, random: &mut Rng, now: u64) {
     let key = keys::drain(TENANT, "jobs");
     let (horizon, lane) = (now - random.u64(..DAY_MS), now - random.u64(..1_000));
     let put = store.clients.dynamo.put_item().table_name(&store.names.control_table);

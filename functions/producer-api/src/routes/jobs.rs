@@ -1,4 +1,4 @@
-//! Jobs: submitting one, adding tasks to it, resuming it, and the states of jobs.
+//! Jobs: listing and showing them, submitting one, adding tasks to it, and resuming it.
 
 use std::sync::Arc;
 

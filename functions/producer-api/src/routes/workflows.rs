@@ -1,4 +1,4 @@
-//! Workflow types, which subscriptions start, and starting one by hand.
+//! Workflow types, which subscriptions start: listing, registering and removing them, and starting one by hand.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use super::{QueueError, queue_arn};
 use crate::Clock;
 use crate::store::Store;
 
-/// The queues of the account, to be used in process as over HTTP.
+/// The queues of the account, for callers in this process; `api` serves the same over HTTP.
 pub struct Queues {
     pub(super) store: Arc<Store>,
     pub(super) clock: Clock,
@@ -113,7 +113,7 @@ impl Queues {
         queues.iter().map(|(name, queue)| (name.clone(), (queue.index.counts(), age(queue)))).collect()
     }
 
-    /// How many messages a queue holds that are not done.
+    /// How many messages a queue holds in all; 0 if there is no such queue.
     pub(crate) fn backlog(&self, name: &str) -> usize {
         self.lock().get(name).map_or(0, |queue| {
             let Counts { visible, in_flight, delayed } = queue.index.counts();

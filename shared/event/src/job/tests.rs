@@ -151,7 +151,7 @@ fn the_state_follows_from_the_states_of_the_tasks() {
 
 proptest! {
     #[test]
-    fn order_repetition_and_splitting_cannot_be_seen(
+    fn order_repetition_and_splitting_change_no_history(
         shuffled in Just([story(), story()].concat()).prop_shuffle(), low in 0..12_usize, high in 0..12_usize,
     ) {
         let once = history(&story());

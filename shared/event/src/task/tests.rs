@@ -321,7 +321,7 @@ fn by_the_rules(events: &[Event]) -> Option<(TaskState, u32, Option<Name>)> {
 
 proptest! {
     #[test]
-    fn order_repetition_and_splitting_cannot_be_seen(
+    fn order_repetition_and_splitting_change_no_history(
         (events, shuffled) in events().prop_flat_map(|events| {
             let twice = [events.clone(), events.clone()].concat();
             (Just(events), Just(twice).prop_shuffle())
@@ -411,7 +411,7 @@ proptest! {
     }
 }
 
-/// Summaries of earlier versions are read, and the ledger may compare them: the names of the fields never change.
+/// The rows of earlier versions are still read, so the names of the fields never change.
 #[test]
 fn a_stored_history_has_the_names_of_the_first_version() {
     let known = history(&[

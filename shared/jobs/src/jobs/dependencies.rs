@@ -10,8 +10,8 @@ pub(super) struct Moving {
     node: JobNode,
     /// Everything before this one is completed.
     next: usize,
-    /// How many parents are looked at next: twice as many as last time, so that looking in vain costs no more than
-    /// what was passed.
+    /// How many parents are looked at next: twice as many each time, so that the parents looked at in vain are not many
+    /// more than those already passed.
     look: usize,
 }
 
@@ -47,7 +47,7 @@ impl Moving {
         self.node.depends_on[self.next..].iter().take(self.look).map(String::as_str)
     }
 
-    /// Moves past those of the parents looked at that are completed, as far as there is no gap.
+    /// Moves past the parents looked at, up to the first that is not completed.
     pub(super) fn pass(mut self, completed: &BTreeSet<String>) -> Step {
         let window = self.looked_at().count();
         let passed = self.looked_at().take_while(|parent| completed.contains(*parent)).count();
@@ -56,7 +56,7 @@ impl Moving {
         if passed < window { Step::Wait(self) } else { self.start_or_move() }
     }
 
-    /// Looks once more at the parent where the task waits, after the mark of that is put.
+    /// Looks once more at the parent where the task waits, after the mark that the task waits there is put.
     pub(super) fn pass_mark(mut self, completed: &BTreeSet<String>) -> Step {
         match self.parent() {
             Some(parent) if !completed.contains(parent) => Step::Wait(self),
@@ -101,7 +101,7 @@ mod tests {
         tasks.iter().map(|task| (*task).to_owned()).collect()
     }
 
-    /// Moves a task as far as it comes, the marks put but nothing completed meanwhile: the parent where it waits.
+    /// Moves a task as far as it comes while no further parent completes; returns the parent where it waits.
     fn settle(mut moving: Moving, completed: &BTreeSet<String>) -> Option<String> {
         loop {
             let step = match moving.pass(completed) {

@@ -1,4 +1,4 @@
-//! Submitting a job, and adding tasks to one: each is a claim with its event inside, checked before.
+//! Submitting a job, and adding tasks to one: each request is checked, and then becomes a claim that holds its event.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ use serde_json::json;
 use super::new_records::new_job;
 use crate::Jobs;
 
-/// Tasks that are added together: one transaction takes a hundred writes.
+/// The most tasks of one addition: a transaction takes a hundred writes.
 const ADDED_AT_ONCE: usize = 90;
-/// The bytes of it: a transaction takes 4 MB.
+/// The most bytes of one addition: a transaction takes 4 MB.
 const ADDED_BYTES: usize = 3_000_000;
-/// Tasks that a job may have in all.
+/// The most tasks that a job may have in all.
 const TOTAL_MAX: u32 = 10_000;
 
 /// A request to run a job.
@@ -64,7 +64,7 @@ impl From<SubmittedJobTask> for JobTask {
     }
 }
 
-/// A job that is on its way.
+/// A job that was submitted: the answer to its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -211,7 +211,7 @@ impl Jobs {
                     self.outbox.resume(&key).await?;
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });
                 }
-                // It was done, and only the answer was lost.
+                // The transaction was applied, and only the answer was lost.
                 JobWrite::Refused if self.outbox.is_claimed_by(&key, &claim).await? => {
                     self.outbox.resume(&key).await?;
                     return Ok(AddedTasks { previous_total_tasks: job.total, total_tasks_now });

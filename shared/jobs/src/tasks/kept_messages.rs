@@ -72,7 +72,7 @@ impl Tasks {
         if body.len() <= ROW_BYTES {
             kept.body = Some(body.to_owned());
         } else {
-            // A name of its own: ids of tasks are the tenants', and two may have the same.
+            // Not by the id of the task: tenants choose those, and two tenants may choose the same.
             let key = format!("tasks/{}-message.json", self.emitter.new_event_id());
             self.payloads.put(&key, body.as_bytes().to_vec()).await?;
             kept.body_key = Some(key);

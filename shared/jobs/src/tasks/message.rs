@@ -38,7 +38,7 @@ pub struct TaskMessage {
     /// Where a large input lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_ref: Option<InputRef>,
-    /// 1; a resume opens the next.
+    /// 1 at first; a resume of the job begins the next.
     #[serde(default = "first_generation")]
     pub generation: u32,
     /// How long an attempt may take, if the submission says so.
@@ -167,15 +167,15 @@ impl Tasks {
             message.input = Some(input);
             return Ok(());
         }
-        // A name of its own: ids of tasks are the tenants', and two may have the same.
+        // Not by the id of the task: tenants choose those, and two tenants may choose the same.
         let key = format!("tasks/{}-input.json", self.emitter.new_event_id());
         self.payloads.put(&key, json).await?;
         message.input_ref = Some(InputRef { bucket: self.payloads.bucket().to_owned(), key });
         Ok(())
     }
 
-    /// The message with its input under a new name in the bucket, where objects expire by their age. One whose input
-    /// is missing stays as it is: its worker reports that.
+    /// The message with its input stored again under a new key, because objects of the bucket expire by their age. A
+    /// message whose input is missing stays as it is: the worker that gets it reports that.
     pub async fn with_renewed_input(&self, message: &TaskMessage) -> Result<TaskMessage, ComponentError> {
         let mut message = message.clone();
         if let Some(reference) = &mut message.input_ref

@@ -1,5 +1,5 @@
-//! Tasks: the messages that workers receive, the record that keeps it from running twice or ending twice, and
-//! what happens when no worker can run it.
+//! Tasks: the messages that workers receive, the record by which an attempt has one worker and a generation one end,
+//! and what happens when no worker can run a task.
 
 mod dead_letter;
 mod end;

@@ -1,5 +1,5 @@
-//! The rows of tasks that people list. The drainer `jobs` folds the events of each task, in any order, into its row. Rows
-//! are derived: no decision depends on them, and they can be rebuilt from the ledger.
+//! The rows of tasks that people list. The drainer `jobs` folds the events of each task, in any order, into its row.
+//! Rows are derived: they tell the health check where to look, records decide, and rows can be rebuilt from the ledger.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::Tasks;
 /// Rows that are written at the same time.
 const MAX_CONCURRENT: usize = 16;
 
-/// Some tasks of a list.
+/// One page of a list of tasks.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct TaskPage {
@@ -187,8 +187,8 @@ impl Tasks {
         Ok(self.busy.mark(tenant).await?)
     }
 
-    /// The output of a task; `None` if it is not completed, or if its end has expired. If the output's payload is missing
-    /// in S3: the `_s3Overflow` marker, with `missing` set.
+    /// The output of a task; `None` if it is not completed, or if its end has expired. If the output's payload is
+    /// missing in S3: the `_s3Overflow` marker, with `missing` set.
     pub async fn task_output(
         &self,
         tenant: &Name,
@@ -207,8 +207,8 @@ impl Tasks {
         }))
     }
 
-    /// The summary of a task that was submitted a moment ago, made from its record: its submitter finds the task before the
-    /// drainer has folded any event of it.
+    /// The summary of a task that was submitted a moment ago, made from its record: its submitter finds the task before
+    /// the drainer has folded any event of it.
     pub async fn summary_from_record(
         &self,
         tenant: &Name,

@@ -1,5 +1,5 @@
-//! Each sweep and round records when it last finished; a missing one is reported as late. One that never finished is not
-//! reported.
+//! Each sweep and round records when it last finished. One that last finished too long ago is reported as late; one
+//! that has never finished is not reported.
 
 use ledgerline_event::Millis;
 

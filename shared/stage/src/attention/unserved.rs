@@ -78,7 +78,7 @@ impl Attention {
         Ok(names.into_iter().map(note).collect())
     }
 
-    /// Workflows with runs that no runner has executed, or that every runner refused.
+    /// Workflows with runs that no runner has begun, or whose last visit failed or was refused.
     pub(super) async fn unexecuted_runs(
         &self,
         tenant: &Name,

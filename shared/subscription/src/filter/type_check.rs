@@ -1,5 +1,5 @@
-//! Type check of a filter when it is written: a filter that is never a boolean, or that uses a field which no event has, is
-//! refused. The types of properties are not known, so any operation on them passes.
+//! Type check of a filter when it is written: a filter that is never a boolean, or that uses a field which no event
+//! has, is refused. The types of properties are not known, so any operation on them passes.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ use crate::envelope::{self, ValueType};
 pub(super) enum TypeError {
     /// It uses this field of the event.
     UnknownField(String),
-    /// An operand that must be a boolean has the type `found`. `word` is a word of the operand; without one the operand is
-    /// the whole filter.
+    /// An operand that must be a boolean has the type `found`. `word` is a word of the operand; without one the operand
+    /// is the whole filter.
     NotBoolean { found: ValueType, word: Option<String> },
 }
 

@@ -1,4 +1,4 @@
-//! A runner: for each message it acquires the run and visits it once. A [`Visit`] is the code of one visit.
+//! A runner: for each message it acquires the run and visits it once. [`Visit`] does the work of one visit.
 
 use std::{
     collections::HashMap,
@@ -95,7 +95,8 @@ impl Runner {
         self.parts.stage.runs.registry.publish_workflows(self.parts.workflows.versions()).await
     }
 
-    /// Continues a run until it ends or waits. After `deadline` no step begins: the runner enqueues the run again instead.
+    /// Continues a run until it ends or waits. After `deadline` no step begins: the runner enqueues the run again
+    /// instead.
     pub async fn visit(
         &self,
         message: &RunMessage,
@@ -143,7 +144,7 @@ impl Runner {
     }
 }
 
-/// Removes the run from the list, however the visit ends.
+/// Removes the run from the held runs, however the visit ends.
 struct Held<'a> {
     runner: &'a Runner,
     key: RunKey,

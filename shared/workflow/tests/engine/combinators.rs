@@ -320,7 +320,7 @@ fn the_first_of_nothing_fails_the_run() {
         Ok(())
     });
     world.run_until_waiting();
-    assert_eq!(world.error().message, "panicked: the first of no futures was asked for");
+    assert_eq!(world.error().message, "panicked: `first` was called without futures");
     let mut world =
         World::of(
             |_: Ctx| async move { all(std::iter::empty::<std::future::Ready<Result<(), Error>>>()).await },

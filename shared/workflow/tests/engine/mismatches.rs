@@ -57,7 +57,7 @@ async fn a(ctx: &Ctx) -> Result<i32, Error> {
 }
 
 #[test]
-fn another_kind_of_command() {
+fn a_command_of_another_kind_is_a_mismatch() {
     let code = |ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await };
     says(mismatch_of(code), "the log has step `a` (command 1)", "the code asks for sleep (command 1)");
     let code = |ctx: Ctx| async move {
@@ -72,7 +72,7 @@ fn another_kind_of_command() {
 }
 
 #[test]
-fn another_name() {
+fn a_command_with_another_name_is_a_mismatch() {
     let code = |ctx: Ctx| async move { ctx.step("b", || async { Ok::<_, Error>(1) }).await };
     says(mismatch_of(code), "the log has step `a` (command 1)", "the code asks for step `b` (command 1)");
     let code = |ctx: Ctx| async move {
@@ -96,7 +96,7 @@ fn another_name() {
 }
 
 #[test]
-fn another_order() {
+fn commands_in_another_order_are_a_mismatch() {
     let code = |ctx: Ctx| async move {
         all([ctx.wait_for_event("go").map(|_| Ok(())).boxed(), a(&ctx).map(|_| Ok(())).boxed()])
             .await
@@ -110,13 +110,13 @@ fn another_order() {
 }
 
 #[test]
-fn code_that_returns_early() {
+fn code_that_returns_early_is_a_mismatch() {
     let code = |ctx: Ctx| async move { a(&ctx).await };
     says(mismatch_of(code), "the log has wait for the event `go` (command 2)", "the code has returned");
 }
 
 #[test]
-fn code_that_waits_for_something_else() {
+fn code_that_never_asks_for_a_logged_command_is_a_mismatch() {
     let code = |ctx: Ctx| async move {
         a(&ctx).await?;
         ctx.wait_for_event("go").await?;
@@ -132,7 +132,7 @@ fn code_that_waits_for_something_else() {
         let sleeps = (0..5).map(|n| ctx.sleep(Duration::from_secs(n)).boxed());
         all([ctx.wait_for_event("go").map(|_| Ok(())).boxed()].into_iter().chain(sleeps)).await.map(|_| ())
     };
-    // The third command is a sleep here, too: what differs only in its details fits.
+    // The third command is a sleep here, too: a command that differs only in its details is no mismatch.
     let mut world = original();
     world.redeploy(workflow(move |ctx, _: Value| code(ctx)));
     let _ = world.poll();
@@ -158,7 +158,7 @@ fn a_mismatch_names_three_awaited_commands_and_counts_the_others() {
 }
 
 #[test]
-fn another_token() {
+fn a_hook_with_another_token_is_a_mismatch() {
     let mut world = World::of(|ctx: Ctx| async move {
         let hook = ctx.hook().token("one").await?;
         hook.next::<()>().await
@@ -176,7 +176,7 @@ fn another_token() {
 }
 
 #[test]
-fn another_version() {
+fn another_version_of_the_workflow_is_a_mismatch() {
     let code = |ctx: Ctx, _: Value| async move { ctx.sleep(Duration::from_secs(1)).await };
     let mut world = World::new(workflow(code), Value::Null);
     world.run_until_waiting();
@@ -188,7 +188,7 @@ fn another_version() {
 }
 
 #[test]
-fn events_that_cannot_follow() {
+fn events_that_cannot_follow_are_a_mismatch() {
     let code = |ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await };
     for (event_type, again, expected) in [
         (
@@ -221,7 +221,7 @@ fn events_that_cannot_follow() {
 }
 
 #[test]
-fn an_id_with_the_ulid_of_the_command_and_another_prefix() {
+fn an_id_that_writes_the_ulid_of_its_command_in_lower_case_is_a_mismatch() {
     let mut world = World::of(|ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await });
     world.run_until_waiting();
     let mut world = world.rewound(2);
@@ -233,7 +233,7 @@ fn an_id_with_the_ulid_of_the_command_and_another_prefix() {
 }
 
 #[test]
-fn a_log_without_a_beginning() {
+fn a_log_without_run_created_is_a_mismatch() {
     let mut world = World::of(|ctx: Ctx| async move { ctx.sleep(Duration::from_secs(1)).await });
     world.run_until_waiting();
     world.crash();
@@ -245,7 +245,7 @@ fn a_log_without_a_beginning() {
 }
 
 #[test]
-fn a_run_that_was_cancelled_meanwhile_is_cancelled_all_the_same() {
+fn a_run_with_a_mismatch_that_is_cancelled_meanwhile_ends_as_cancelled() {
     let mut world = original();
     world.redeploy(workflow(|_: Ctx, _: Value| async move { Ok(()) }));
     let _ = world.poll();

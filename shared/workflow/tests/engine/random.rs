@@ -1,5 +1,5 @@
-//! Random workflows, random events from the world, and a process that dies at any point: the run continues as if nothing had
-//! happened, recorded work is not done again, and every prefix of the log can be replayed.
+//! Random workflows, random events from the world, and a process that dies at any point: the run continues as if
+//! nothing had happened, recorded work is not done again, and every prefix of the log can be replayed.
 
 use std::{
     collections::BTreeMap,
@@ -69,7 +69,7 @@ fn plan() -> impl Strategy<Value = Plan> {
 enum Move {
     Poll,
     Record,
-    /// Something else was appended just before what was wanted.
+    /// An event is appended just before the entry that the code wants.
     RecordLate(Index),
     Crash,
     Open(Index),
@@ -198,7 +198,7 @@ fn world(plan: &Plan, gates: &Gates) -> World {
     World::new(workflow(code), Value::Null)
 }
 
-/// What the world may append: payloads and events for what is open.
+/// What the world may append: payloads for active hooks, and events for open waits.
 fn world_events(history: &RunHistory, salt: usize) -> Vec<LogDraft> {
     let payload = |id: &Name| draft(Type::HookReceived, id, json!({"payload": format!("payload {salt}")}));
     let hooks = history.active_hooks().map(|hook| payload(&hook.hook_id));
@@ -212,7 +212,7 @@ fn world_events(history: &RunHistory, salt: usize) -> Vec<LogDraft> {
     hooks.chain(waits).collect()
 }
 
-/// A step that has ended, by the log, is not begun again.
+/// Checks that no step begins again after the log says that it has ended.
 struct NothingTwice(BTreeMap<String, usize>);
 
 impl NothingTwice {
@@ -286,7 +286,7 @@ fn finish(world: &mut World, gates: &Gates, check: &mut NothingTwice) {
     panic!("it never ends: {:#?}", world.history);
 }
 
-/// Every part of the log replays, and its last entry is what the code wants after those before it.
+/// Every prefix of the log replays, and after all entries but the last the code wants exactly the last one.
 fn check_replays(world: &World, plan: &Plan) {
     let replayed = |entries: usize| {
         let gates = Gates::default();
@@ -337,7 +337,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_run_survives_everything(plan in plan(), moves in moves()) {
+    fn a_run_survives_crashes_and_events_at_any_point_and_its_log_replays(plan in plan(), moves in moves()) {
         let gates = Gates::default();
         let mut world = world(&plan, &gates);
         let mut check = NothingTwice(Default::default());

@@ -63,8 +63,8 @@ async fn receive(sqs: &Client, url: &str, most: i32) -> Vec<Message> {
     receive.send().await.unwrap().messages.unwrap_or_default()
 }
 
-fn told<'m>(message: &'m Message, attribute: &str) -> Option<&'m str> {
-    message.attributes()?.get(&attribute.into()).map(String::as_str)
+fn attribute<'m>(message: &'m Message, name: &str) -> Option<&'m str> {
+    message.attributes()?.get(&name.into()).map(String::as_str)
 }
 
 fn visible(count: usize) -> Depth {
@@ -76,7 +76,7 @@ fn in_flight(count: usize) -> Depth {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queues_note_what_is_sent_beside_what_they_hold() {
+async fn every_sent_message_is_recorded_beside_what_the_queues_hold() {
     let store = Store::start().await;
     let mut simulation = Simulation::new(&store, 1);
     let Line { sqs, url, .. } = Line::make(&store).await;
@@ -129,8 +129,8 @@ async fn a_received_message_is_hidden_until_its_visibility_ends() {
 
     let first = line.receive().await.unwrap();
     assert_eq!(first.body(), Some("a"));
-    assert_eq!(told(&first, "ApproximateReceiveCount"), Some("1"));
-    assert_eq!(told(&first, "SentTimestamp"), Some((BEGINNING + 7).to_string().as_str()));
+    assert_eq!(attribute(&first, "ApproximateReceiveCount"), Some("1"));
+    assert_eq!(attribute(&first, "SentTimestamp"), Some((BEGINNING + 7).to_string().as_str()));
     simulation.advance(VISIBILITY_MS - 1).await;
     assert_eq!(line.receive().await, None);
     assert_eq!(simulation.depth("line"), in_flight(1));
@@ -252,7 +252,7 @@ async fn a_message_received_too_often_goes_to_the_dead_letters() {
     line.send("a").await;
     for receives in ["1", "2"] {
         let message = line.receive().await.unwrap();
-        assert_eq!(told(&message, "ApproximateReceiveCount"), Some(receives));
+        assert_eq!(attribute(&message, "ApproximateReceiveCount"), Some(receives));
         line.hide(&message, 0).await.unwrap();
     }
     // It moves when a receive would be one too many, not before.
@@ -262,8 +262,8 @@ async fn a_message_received_too_often_goes_to_the_dead_letters() {
 
     let dead = receive(&line.sqs, &line.dead_letters, 10).await.pop().unwrap();
     assert_eq!(dead.body(), Some("a"));
-    assert_eq!(told(&dead, "ApproximateReceiveCount"), Some("1"));
-    assert_eq!(told(&dead, "SentTimestamp"), Some(BEGINNING.to_string().as_str()));
+    assert_eq!(attribute(&dead, "ApproximateReceiveCount"), Some("1"));
+    assert_eq!(attribute(&dead, "SentTimestamp"), Some(BEGINNING.to_string().as_str()));
 }
 
 /// An actor that receives once and notes what it got.
@@ -295,7 +295,7 @@ async fn a_redelivered_message_has_two_receivers() {
     simulation.run_until_idle(&Faults::none()).await;
     let second = second.take().pop().unwrap();
     assert_eq!(second.message_id(), first.message_id());
-    assert_eq!(told(&second, "ApproximateReceiveCount"), Some("2"));
+    assert_eq!(attribute(&second, "ApproximateReceiveCount"), Some("2"));
     assert_eq!(simulation.depth("line"), in_flight(1));
     line.delete(&first).await;
     assert_eq!(simulation.depth("line"), in_flight(1));
@@ -304,7 +304,7 @@ async fn a_redelivered_message_has_two_receivers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_seed_says_in_which_order_messages_come() {
+async fn the_seed_decides_the_order_in_which_messages_come() {
     let store = Store::start().await;
     let mut orders = Vec::new();
     for seed in [1, 1, 2] {

@@ -1,4 +1,4 @@
-//! What the runs of a history do: a workflow that is told by its input what to ask for, so that a seed makes many.
+//! What the runs of a history do: one workflow whose input is a script of commands, so that each seed gives other runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum Op {
-    /// Fails so often, and then does not; or fails for good.
+    /// Fails `fails` times and then succeeds; or fails for good, if it is `fatal`.
     Step {
         name: String,
         takes_ms: u64,
@@ -29,7 +29,7 @@ pub(super) enum Op {
     Sleep {
         ms: u64,
     },
-    /// So many waits for the same, one after the other.
+    /// `times` waits with the same criteria, one after the other.
     Wait {
         event: String,
         criteria: Value,
@@ -44,7 +44,8 @@ pub(super) enum Op {
         sleeps_ms: u64,
         timeout_ms: Option<u64>,
     },
-    /// So often the first of two waits, and of a timer and a hook if there are any: the losers are dropped each time.
+    /// `times` times the first of two waits, and of a timer and a hook if there are any: the losers are dropped each
+    /// time.
     Race {
         events: [String; 2],
         criteria: Value,
@@ -52,7 +53,7 @@ pub(super) enum Op {
         timer_ms: Option<u64>,
         token: Option<String>,
     },
-    /// Opened so often, one after the other.
+    /// Opened `openings` times, one after the other.
     Hook {
         token: Option<String>,
         openings: u32,
@@ -77,7 +78,7 @@ pub(super) struct Script {
     pub(super) ops: Vec<Op>,
 }
 
-/// An attempt at a step, when it began.
+/// An attempt at a step that has begun.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) run_id: String,
@@ -91,7 +92,7 @@ pub(super) struct Asked {
     pub(super) matching: Value,
 }
 
-/// What steps did since this was last asked.
+/// What the code of the runs did: the attempts and questions that were not taken yet, and all that it has read.
 #[derive(Clone, Default)]
 pub(super) struct Book(Arc<Mutex<Kept>>);
 
@@ -105,7 +106,7 @@ struct Kept {
 }
 
 tokio::task_local! {
-    /// Whose visit to a run is being polled.
+    /// The number of the visit that is being polled.
     pub(super) static VISIT: u64;
 }
 
@@ -125,6 +126,7 @@ impl Book {
         *failed <= times
     }
 
+    /// The attempts that began since this was last called.
     pub(super) fn take(&self) -> Vec<Begun> {
         std::mem::take(&mut self.0.lock().unwrap().new)
     }
@@ -290,7 +292,7 @@ fn perform(ctx: &Ctx, op: Op, book: &Book) -> BoxFuture<'static, Result<Value, E
     }
 }
 
-/// The id of the event that a wait gets; nothing if its time is over.
+/// The id of the event that a wait gets; `null` if its timeout comes first.
 async fn read_event(
     ctx: &Ctx,
     book: &Book,
@@ -307,7 +309,7 @@ async fn read_event(
     }
 }
 
-/// What so many readings of a hook bring.
+/// Opens a hook and reads so many payloads of it; a payload that does not come in time is `null`.
 async fn read_hook(
     ctx: &Ctx,
     book: &Book,
@@ -343,21 +345,21 @@ async fn read_hook(
     Ok(json!(came))
 }
 
-/// The field by which a wait for an answer finds it. No event has it that was sent before the question.
+/// The field by which a wait finds the answer to its question. No event sent before the question has it.
 pub(super) const ASKED: &str = "asked";
 
 /// Writes scripts.
 pub(super) struct Author {
     pub(super) random: Rng,
-    /// Names of steps, tokens and tags are each script's own.
+    /// Counts the names of steps and tags, so that no two are the same.
     pub(super) names: u32,
     pub(super) with_tasks: bool,
-    /// Most of what it asks for are waits for the same.
+    /// Most commands are waits with the same criteria.
     pub(super) is_crowd: bool,
 }
 
 pub(super) const EVENTS: [&str; 2] = ["parcel.sent", "parcel.lost"];
-/// Every one of them may clash with another run's.
+/// So few that runs clash over them.
 const TOKENS: [&str; 2] = ["till-1", "till-2"];
 
 impl Author {
@@ -468,7 +470,7 @@ impl Author {
     }
 }
 
-/// What waits ask for; few enough that events fit several.
+/// The criteria of waits: few enough that an event matches several waits.
 pub(super) fn criteria(random: &mut Rng) -> Value {
     match random.u8(..5) {
         0 => json!({}),
@@ -479,7 +481,7 @@ pub(super) fn criteria(random: &mut Rng) -> Value {
     }
 }
 
-/// What events bring.
+/// The match of a sent event.
 pub(super) fn matched(random: &mut Rng) -> Value {
     match random.u8(..5) {
         0 => json!({}),

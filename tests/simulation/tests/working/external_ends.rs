@@ -1,4 +1,5 @@
-//! What another system does: it ends tasks of the job, some before the job is there, and tasks that a subscription started.
+//! What another system does: it ends tasks of the job, some before the job is there, and tasks that a subscription
+//! started.
 
 use fastrand::Rng;
 use ledgerline_drains::NewSubscription;
