@@ -71,7 +71,7 @@ pub struct ParkedStarts {
     pub(crate) outbox: Outbox,
 }
 
-/// Drains: passes over the time lines of tenants, with leases, cursors and blocks. Cheap to clone.
+/// Drains: passes over the timelines of tenants, with leases, cursors and blocks. Cheap to clone.
 #[derive(Clone)]
 pub struct Drains {
     /// For the handles of a sweep of these drains.

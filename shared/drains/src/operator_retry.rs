@@ -78,13 +78,13 @@ impl Drains {
             Err(PlanError::Dropped) => return Err(ComponentError::Refused("it was dropped before".into())),
             Err(PlanError::Trouble(error)) => return Err(error),
         };
-        let claimed = self.outbox.execute(std::slice::from_ref(&pending)).await?;
+        let claimed = self.outbox.execute(&pending).await?;
         self.parked.records.delete(tenant, id).await?;
-        Ok(match claimed.into_iter().next() {
-            Some(Claimed::Before(claim)) => {
-                Retried { started: claim.started, already_started: true, asked: false }
+        Ok(match claimed {
+            Claimed::Before(claim) => Retried { started: claim.started, already_started: true, asked: false },
+            Claimed::New | Claimed::Recorded => {
+                Retried { started: pending.started, already_started: false, asked: false }
             }
-            _ => Retried { started: pending.started, already_started: false, asked: false },
         })
     }
 

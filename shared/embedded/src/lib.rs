@@ -36,4 +36,4 @@ pub use interceptor::{Call, Interceptor, Moment, Verdict};
 pub use options::{Clock, Options, system_clock};
 pub use serve::{ConnectionTimeouts, serve};
 pub use service::Service;
-pub use sqs::{AttributeValue, Counts, Outgoing, QueueError, Queues, Receive, Received, Sent};
+pub use sqs::{AttributeValue, Counts, Outgoing, QueueError, Queues, Receive, Received, Sent, Waiting};

@@ -293,7 +293,7 @@ impl Health {
         let tasks = checked.iter().map(|checked| checked.health.clone()).collect();
         let event = seal(&emitter, tenant, TaskHealthCheck { summary, tasks }).await?;
         let effects = Effects { events: vec![event], ..Effects::default() };
-        self.outbox.execute(&[claim_of(tenant, now, "EVENT", effects)]).await?;
+        self.outbox.execute(&claim_of(tenant, now, "EVENT", effects)).await?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use ledgerline_embedded::{Counts, Embedded};
+use ledgerline_embedded::{Counts, Embedded, Waiting};
 use ledgerline_ledger::Names;
 use producer_api::{Finding, Level, Vitals};
 use serde_json::json;
@@ -39,16 +39,16 @@ pub(super) fn vitals(
             let reason = format!("a moment ago: {reason}");
             findings.push(Finding::new(Level::Degraded, "store", reason));
         }
-        let (ages, parts) = (queues.ages(), supervisor.parts());
-        let saving = ages.get(&ingest).copied().unwrap_or_default();
+        let (waiting, parts) = (queues.waiting(), supervisor.parts());
+        let saving = waiting.get(&ingest).copied().unwrap_or_default();
         findings.extend(saving_behind(saving));
-        findings.extend(queues_of_work.iter().filter_map(|name| unread_queue(name, *ages.get(name)?)));
+        findings.extend(queues_of_work.iter().filter_map(|name| unread_queue(name, *waiting.get(name)?)));
         findings.extend(part_findings(&parts));
-        let queues: BTreeMap<_, _> = ages
+        let queues: BTreeMap<_, _> = waiting
             .into_iter()
-            .map(|(name, (counts, oldest))| {
+            .map(|(name, Waiting { counts, oldest_ms, .. })| {
                 let Counts { visible, in_flight, delayed } = counts;
-                let shown = json!({ "visible": visible, "inFlight": in_flight, "delayed": delayed, "oldestMs": oldest });
+                let shown = json!({ "visible": visible, "inFlight": in_flight, "delayed": delayed, "oldestMs": oldest_ms });
                 (name, shown)
             })
             .collect();
@@ -64,20 +64,19 @@ pub(super) fn vitals(
     })
 }
 
-fn saving_behind((counts, oldest): (Counts, Option<u64>)) -> Option<Finding> {
-    let ms = oldest.filter(|ms| *ms >= LATE_MS)?;
+fn saving_behind(Waiting { counts, oldest_ms, .. }: Waiting) -> Option<Finding> {
+    let ms = oldest_ms.filter(|ms| *ms >= LATE_MS)?;
     let waiting = counts.visible + counts.in_flight;
     let reason = format!("saving is {} s behind; {waiting} events wait", ms / 1000);
     Some(Finding::new(Level::Degraded, "saving", reason))
 }
 
-fn unread_queue(name: &str, (counts, oldest): (Counts, Option<u64>)) -> Option<Finding> {
-    let ms = oldest.filter(|ms| *ms >= UNREAD_MS && counts.visible > 0)?;
-    let reason = format!(
-        "{} messages wait, the oldest for {} s: does a worker or runner read it?",
-        counts.visible,
-        ms / 1000
-    );
+fn unread_queue(name: &str, Waiting { counts, oldest_visible_ms, .. }: Waiting) -> Option<Finding> {
+    let seconds = oldest_visible_ms.filter(|ms| *ms >= UNREAD_MS)? / 1000;
+    let reason = match counts.visible {
+        1 => format!("1 message waits for {seconds} s: does a worker or runner read it?"),
+        many => format!("{many} messages wait, the oldest for {seconds} s: does a worker or runner read it?"),
+    };
     Some(Finding::new(Level::Note, name, reason))
 }
 
@@ -120,8 +119,22 @@ mod tests {
 
     #[test]
     fn events_that_wait_for_a_minute_are_late() {
-        assert!(saving_behind((Counts::default(), Some(59_999))).is_none());
-        let finding = saving_behind((Counts { visible: 7, ..Counts::default() }, Some(61_000))).unwrap();
+        let waiting = |oldest_ms| Waiting {
+            counts: Counts { visible: 7, ..Counts::default() },
+            oldest_ms: Some(oldest_ms),
+            ..Waiting::default()
+        };
+        assert!(saving_behind(waiting(59_999)).is_none());
+        let finding = saving_behind(waiting(61_000)).unwrap();
         assert_eq!(finding.reason, "saving is 61 s behind; 7 events wait");
+    }
+
+    #[test]
+    fn a_message_that_is_received_for_long_is_not_one_that_waits() {
+        let counts = Counts { visible: 1, in_flight: 1, delayed: 0 };
+        let waiting = |ms| Waiting { counts, oldest_ms: Some(3_600_000), oldest_visible_ms: Some(ms) };
+        assert!(unread_queue("tasks", waiting(1_000)).is_none());
+        let finding = unread_queue("tasks", waiting(UNREAD_MS)).unwrap();
+        assert_eq!(finding.reason, "1 message waits for 120 s: does a worker or runner read it?");
     }
 }

@@ -25,6 +25,12 @@ pub enum ClaimOrder {
     InGroups,
 }
 
+/// What a claim holds that is not known to be sent.
+struct Unsent {
+    claim_id: Option<Name>,
+    effects: Result<Effects, ComponentError>,
+}
+
 /// Whether the effects of a claim are out.
 #[derive(Debug)]
 pub enum Sent {
@@ -59,17 +65,32 @@ fn lanes(count: usize, group: impl Fn(usize) -> String, order: ClaimOrder) -> Ve
 }
 
 impl Outbox {
-    /// Makes claims and sends their effects, also those of claims that an earlier process left pending.
-    /// Returns, in their order, which request made each claim.
-    pub async fn execute(&self, pending: &[PendingEffects]) -> Result<Vec<Claimed>, ComponentError> {
-        let mut all = Vec::with_capacity(pending.len());
-        for executed in self.execute_each(pending, |_| String::new(), ClaimOrder::AllAtOnce).await? {
-            match executed.sent {
-                Sent::Failed(error) => return Err(error),
-                Sent::Yes | Sent::BlockedByEarlier => all.push(executed.claimed),
-            }
+    /// Makes a claim and sends its effects, also if an earlier process left the claim pending. Returns which request made
+    /// the claim.
+    pub async fn execute(&self, pending: &PendingEffects) -> Result<Claimed, ComponentError> {
+        let (claimed, unsent) = self.make_claim(pending).await?;
+        if let Some(Unsent { claim_id, effects }) = unsent {
+            self.send(effects?).await?;
+            self.finish(&pending.key, claim_id.as_deref()).await?;
         }
-        Ok(all)
+        Ok(claimed)
+    }
+
+    /// Makes a claim. Returns which request made it, and what it holds that is not known to be sent.
+    async fn make_claim(
+        &self,
+        pending: &PendingEffects,
+    ) -> Result<(Claimed, Option<Unsent>), ComponentError> {
+        let new = self.new_claim(pending).await?;
+        let claimed = self.put_claim(&pending.key, &new).await?;
+        let unsent = match &claimed {
+            Claimed::New => Some(Unsent { claim_id: new.claim_id, effects: Ok(pending.effects.clone()) }),
+            Claimed::Before(claim) if claim.state == ClaimState::Pending => {
+                Some(Unsent { claim_id: claim.claim_id.clone(), effects: self.effects_of(claim).await })
+            }
+            Claimed::Before(_) | Claimed::Recorded => None,
+        };
+        Ok((claimed, unsent))
     }
 
     /// Makes claims and sends the effects of all of them together. If that fails, it sends those of each claim
@@ -85,9 +106,7 @@ impl Outbox {
         let made = try_join_all(lanes.into_iter().map(|lane| async move {
             let mut made = Vec::with_capacity(lane.len());
             for position in lane {
-                let claim = self.new_claim(&pending[position]).await?;
-                let claimed = self.put_claim(&pending[position].key, &claim).await?;
-                made.push((position, (claim.claim_id, claimed)));
+                made.push((position, self.make_claim(&pending[position]).await?));
             }
             Ok::<_, ComponentError>(made)
         }));
@@ -96,37 +115,32 @@ impl Outbox {
         let mut all = Effects::default();
         let mut unsent = Vec::new();
         let mut executed = Vec::with_capacity(pending.len());
-        for (position, (id, claimed)) in made {
-            let pending = &pending[position];
-            let pending = match &claimed {
-                Claimed::New => Some((id, Ok(pending.effects.clone()))),
-                Claimed::Before(claim) if claim.state == ClaimState::Pending => {
-                    Some((claim.claim_id.clone(), self.effects_of(claim).await))
-                }
-                Claimed::Before(_) | Claimed::Recorded => None,
-            };
-            let sent = match pending {
+        let mut unreadable: BTreeSet<String> = BTreeSet::new();
+        for (position, (claimed, of_claim)) in made {
+            let sent = match of_claim {
                 None => Sent::Yes,
-                Some((_, Err(error))) => Sent::Failed(error),
-                Some((id, Ok(effects))) => {
+                Some(Unsent { effects: Err(error), .. }) => {
+                    unreadable.insert(group(position));
+                    Sent::Failed(error)
+                }
+                Some(_) if unreadable.contains(&group(position)) => Sent::BlockedByEarlier,
+                Some(Unsent { claim_id, effects: Ok(effects) }) => {
                     all.add(effects.clone());
-                    unsent.push((position, id, effects));
+                    unsent.push((position, claim_id, effects));
                     Sent::Yes
                 }
             };
             executed.push(Executed { claimed, sent });
         }
         if let Err(error) = self.send(all).await {
-            let failed = executed.iter().enumerate().filter(|(_, one)| matches!(one.sent, Sent::Failed(_)));
-            let failed: BTreeSet<String> = failed.map(|(position, _)| group(position)).collect();
             let mut alone = (unsent.len() == 1).then_some(error);
             let mut groups: BTreeMap<String, Vec<(usize, Option<Name>, Effects)>> = BTreeMap::new();
             for (position, id, effects) in std::mem::take(&mut unsent) {
                 groups.entry(group(position)).or_default().push((position, id, effects));
             }
             // The groups at the same time: a service that does not answer costs the time of one attempt, not of all.
-            let sending = groups.into_iter().map(|(group, members)| {
-                let (mut blocked, mut known) = (failed.contains(&group), alone.take());
+            let sending = groups.into_values().map(|members| {
+                let (mut blocked, mut known) = (false, alone.take());
                 async move {
                     let mut results = Vec::with_capacity(members.len());
                     for (position, id, effects) in members {

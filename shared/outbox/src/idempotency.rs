@@ -86,15 +86,13 @@ impl Outbox {
         keyed: Option<&KeyedRequest>,
     ) -> Result<Made, ComponentError> {
         let Some(keyed) = keyed else {
-            let claimed = self.execute(std::slice::from_ref(&pending)).await?;
-            return Ok(match claimed.into_iter().next() {
-                Some(Claimed::Before(claim))
-                    if claim.started.is_none() || claim.started != pending.started =>
-                {
+            let claimed = self.execute(&pending).await?;
+            return Ok(match claimed {
+                Claimed::Before(claim) if claim.started.is_none() || claim.started != pending.started => {
                     Made::Before(claim.started)
                 }
                 // The claim may also be this one: the SDK sent the put twice, and the second found the first.
-                _ => Made::Now,
+                Claimed::Before(_) | Claimed::New | Claimed::Recorded => Made::Now,
             });
         };
         match self.claim_once(&pending, keyed).await? {

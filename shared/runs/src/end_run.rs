@@ -58,7 +58,7 @@ impl RunLogs {
     }
 
     /// Closes everything that is open and appends the run's last event. Another end may come first: the log decides. A
-    /// runner passes the `lease` that it holds on the run; other processes pass [`NO_LEASE`].
+    /// runner passes the `lease` that it holds on the run; other processes pass `NO_LEASE`.
     pub async fn end_run(
         &self,
         log: &mut RunLog,

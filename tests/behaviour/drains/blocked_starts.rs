@@ -142,6 +142,27 @@ async fn a_start_that_a_dead_process_claimed_and_did_not_send_waits_with_the_oth
 }
 
 #[tokio::test]
+async fn a_start_whose_claim_cannot_be_read_is_not_overtaken_by_a_later_one_of_its_entity() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "w", "kind": "task"})).await;
+    let subscription = subscribe(&ledger, "w").await;
+    let first = of(&ledger, "a1", "a", 0);
+    ledger.save(first.clone()).await;
+    ledger.save(of(&ledger, "a2", "a", 10)).await;
+    ledger.save(of(&ledger, "b1", "b", 20)).await;
+    let key = keys::start_claim("t", &place(first.timestamp, "a1"), "workflow_runner", 0, &subscription);
+    let claim = json!({
+        "state": "pending", "claimId": "evnt_1", "started": "task_1", "effectsKey": "claims/missing.json",
+        "claimedAt": ledger.now(),
+    });
+    ledger.store.control().put(&key, &claim).unwrap().send().await.unwrap();
+    ledger.drain("t").await;
+    assert_eq!(queued(&ledger), ["b1"]);
+    let waiting: Vec<_> = all(&ledger).await.into_iter().map(|start| start.event_id.to_string()).collect();
+    assert_eq!(waiting, ["a1", "a2"]);
+}
+
+#[tokio::test]
 async fn later_events_of_an_entity_wait_for_one_whose_payload_cannot_be_read_at_the_moment() {
     let down = Arc::new(AtomicBool::new(true));
     let is_down = down.clone();

@@ -145,6 +145,12 @@ impl Index {
         self.ages.first().map(|(sent_at, _)| *sent_at)
     }
 
+    /// When the oldest message was sent that can be received.
+    pub(crate) fn oldest_visible(&self) -> Option<u64> {
+        let sent_at = |seq: &i64| self.entries.get(seq).map(|entry| entry.sent_at);
+        self.groups.values().filter_map(|group| group.ready.first().and_then(sent_at)).min()
+    }
+
     /// How many messages there are.
     pub(crate) fn counts(&self) -> Counts {
         self.counts
@@ -253,6 +259,19 @@ mod tests {
         index.wake(100);
         assert_eq!(receive(&mut index, 3), [0, 1, 2]);
         assert_eq!(index.get(0).map(|entry| entry.receives), Some(2));
+    }
+
+    #[test]
+    fn the_oldest_visible_message_is_not_one_in_flight() {
+        let mut index = Index::default();
+        index.insert(1, Entry { sent_at: 10, ..ready(Some("a")) });
+        index.insert(2, Entry { sent_at: 20, ..ready(Some("a")) });
+        index.insert(3, Entry { sent_at: 30, ..ready(Some("b")) });
+        assert_eq!(index.oldest_visible(), Some(10));
+        assert_eq!(receive(&mut index, 1), [1]);
+        assert_eq!((index.oldest(), index.oldest_visible()), (Some(10), Some(20)));
+        assert_eq!(receive(&mut index, 2).len(), 2);
+        assert_eq!((index.oldest(), index.oldest_visible()), (Some(10), None));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod settings;
 pub use error::QueueError;
 pub use index::Counts;
 pub use message::{AttributeValue, Outgoing, Receive, Received, Sent};
-pub use queues::Queues;
+pub use queues::{Queues, Waiting};
 
 pub(crate) use api::{Endpoint, handle};
 pub(crate) use message::hex;

@@ -32,6 +32,17 @@ pub(super) struct Queue {
     pub(super) arrivals: Arc<Notify>,
 }
 
+/// What waits in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// How many messages there are.
+    pub counts: Counts,
+    /// How many milliseconds ago the oldest message was sent, also one in flight.
+    pub oldest_ms: Option<u64>,
+    /// How many milliseconds ago the oldest message was sent that can be received.
+    pub oldest_visible_ms: Option<u64>,
+}
+
 /// A queue's attributes, for GetQueueAttributes.
 pub(crate) struct Description {
     pub(crate) settings: Settings,
@@ -105,12 +116,16 @@ impl Queues {
         self.describe(name).map(|description| description.counts)
     }
 
-    /// How many messages each queue holds, and how many milliseconds ago its oldest was sent.
-    pub fn ages(&self) -> BTreeMap<String, (Counts, Option<u64>)> {
+    /// What waits in each queue.
+    pub fn waiting(&self) -> BTreeMap<String, Waiting> {
         let now = (self.clock)();
-        let age = |queue: &Queue| queue.index.oldest().map(|sent_at| now.saturating_sub(sent_at));
-        let queues = self.lock();
-        queues.iter().map(|(name, queue)| (name.clone(), (queue.index.counts(), age(queue)))).collect()
+        let age = |sent_at: u64| now.saturating_sub(sent_at);
+        let waiting = |queue: &Queue| Waiting {
+            counts: queue.index.counts(),
+            oldest_ms: queue.index.oldest().map(age),
+            oldest_visible_ms: queue.index.oldest_visible().map(age),
+        };
+        self.lock().iter().map(|(name, queue)| (name.clone(), waiting(queue))).collect()
     }
 
     /// How many messages a queue holds in all; 0 if there is no such queue.

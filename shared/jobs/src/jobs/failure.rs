@@ -39,7 +39,7 @@ impl JobDriver {
             let emitter = self.emitter.handling(cause).with_scope(|scope| scope.app = cause.app_name.clone());
             let event = emitter.catalogued(job_id.as_str(), failure).build_plain()?;
             let effects = Effects { events: vec![emitter.seal(event).await?], ..Effects::default() };
-            self.outbox.execute(&[PendingEffects { key, effects, started: None, ttl: cause.ttl }]).await?;
+            self.outbox.execute(&PendingEffects { key, effects, started: None, ttl: cause.ttl }).await?;
         }
         if let Some((tenant, failed)) = first
             && let Some(job) = self.records.get(&tenant, job_id).await?

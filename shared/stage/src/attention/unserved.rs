@@ -95,7 +95,8 @@ impl Attention {
             .await?;
         more |= more_running;
         // A run in state `running` may only wait for an event. One with an error is stuck: its last visit failed.
-        let stuck = running.into_iter().filter(|run| run.last_error.is_some());
+        let stuck: Vec<RunRecord> = running.into_iter().filter(|run| run.last_error.is_some()).collect();
+        let begun: BTreeSet<String> = stuck.iter().map(|run| run.workflow_name.clone()).collect();
         let waiting = pending.into_iter().chain(stuck).filter(|run| !run.external && !run.is_held(now));
         let names = by_name(waiting.map(|run| (run.workflow_name, run.created_at, run.last_error)), now);
         let note = |(name, Waiting { count, since, last_error }): (String, Waiting)| Note {
@@ -111,11 +112,15 @@ impl Attention {
                 ),
             },
             kind: NoteKind::NoRunner,
+            next: command(if begun.contains(&name) {
+                "runs --state running"
+            } else {
+                "runs --state pending"
+            }),
             subject: name,
             count,
             at_least: more,
             since: Some(since),
-            next: command("runs --state pending"),
         };
         Ok(names.into_iter().map(note).collect())
     }
