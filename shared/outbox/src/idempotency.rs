@@ -6,7 +6,8 @@
 
 use ledgerline_event::{Invalid, Name};
 use ledgerline_store::{
-    FirstRequest, KeyedPut, KeyedRequest, RequestRetry, RetryCause, TableWrite, back_off, keys::ControlKey,
+    Fault, FirstRequest, KeyedPut, KeyedRequest, RequestRetry, RetryCause, TableWrite, back_off,
+    keys::ControlKey,
 };
 
 use crate::{Claimed, ComponentError, Outbox, PendingEffects};
@@ -49,6 +50,21 @@ pub enum Made {
     Before(Option<Name>),
 }
 
+/// What a request has sent; `None` if it sent an event to runs and some of them could not be notified, because too many senders
+/// notify one of them at once or the table throttles. That event is accepted, whichever request under the key sent it first, and
+/// the sweep notifies the other runs: after an error the sender would send it twice.
+fn accepted<T>(sent: Result<T, ComponentError>) -> Result<Option<T>, ComponentError> {
+    match sent {
+        Err(ComponentError::NotNotified(error))
+            if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
+        {
+            tracing::warn!(%error, "some runs were not notified of an event; the sweep notifies them");
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}
+
 impl Outbox {
     /// What the first request under a key made, unless the key is free.
     pub async fn first_request(&self, row: &ControlKey) -> Result<Option<FirstRequest>, ComponentError> {
@@ -74,7 +90,7 @@ impl Outbox {
     async fn finish_first(&self, first: &FirstRequest, keyed: &KeyedRequest) -> Result<(), ComponentError> {
         check_same_content(first, keyed)?;
         if let Some(claim) = first.claim() {
-            self.resume(&claim).await?;
+            accepted(self.resume(&claim).await)?;
         }
         Ok(())
     }
@@ -86,18 +102,19 @@ impl Outbox {
         keyed: Option<&KeyedRequest>,
     ) -> Result<Made, ComponentError> {
         let Some(keyed) = keyed else {
-            let claimed = self.execute(&pending).await?;
-            return Ok(match claimed {
-                Claimed::Before(claim) if claim.started.is_none() || claim.started != pending.started => {
+            return Ok(match accepted(self.execute(&pending).await)? {
+                Some(Claimed::Before(claim))
+                    if claim.started.is_none() || claim.started != pending.started =>
+                {
                     Made::Before(claim.started)
                 }
                 // The claim may also be this one: the SDK sent the put twice, and the second found the first.
-                Claimed::Before(_) | Claimed::New | Claimed::Recorded => Made::Now,
+                Some(Claimed::Before(_) | Claimed::New | Claimed::Recorded) | None => Made::Now,
             });
         };
         match self.claim_once(&pending, keyed).await? {
             ClaimedOnce::Now => {
-                self.resume(&pending.key).await?;
+                accepted(self.resume(&pending.key).await)?;
                 Ok(Made::Now)
             }
             ClaimedOnce::Before(first) => {

@@ -9,7 +9,7 @@ use ledgerline_event::{
     match_index::event_leaves,
 };
 use ledgerline_ledger::{Emitter, check_storable};
-use ledgerline_store::{Fault, SentEventRecord, StoreError, keys};
+use ledgerline_store::{SentEventRecord, StoreError, keys};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -127,20 +127,11 @@ impl EventSender {
         let key = keys::send_claim(&sent.tenant_id, &event_id);
         let effects = self.runs.sent.sent_effects(emitter, sent).await?;
         let pending = PendingEffects { key, effects, started: Some(event_id.clone()), ttl: None };
-        match self.outbox.execute_once(pending, keyed.as_ref()).await {
-            Ok(Made::Before(Some(event_id))) => Ok(SubmittedEvent { event_id, collapsed: true }),
+        Ok(match self.outbox.execute_once(pending, keyed.as_ref()).await? {
+            Made::Before(Some(event_id)) => SubmittedEvent { event_id, collapsed: true },
             // `Before(None)`: the claim of this event id exists and does not name its event. The id is the same.
-            Ok(Made::Before(None) | Made::Now) => Ok(SubmittedEvent { event_id, collapsed: false }),
-            // Too many senders notify one of the runs at once, or the table throttles. The event is accepted, and the sweep
-            // notifies the other runs: after an error the sender would send it twice.
-            Err(ComponentError::NotNotified(error))
-                if matches!(error.fault, Fault::Conflict | Fault::Throttled) =>
-            {
-                tracing::warn!(%event_id, %error, "some runs were not notified of an event; the sweep notifies them");
-                Ok(SubmittedEvent { event_id, collapsed: false })
-            }
-            Err(error) => Err(error),
-        }
+            Made::Before(None) | Made::Now => SubmittedEvent { event_id, collapsed: false },
+        })
     }
 }
 

@@ -307,6 +307,43 @@ async fn a_send_that_failed_half_way_is_finished_by_its_repeat() {
     }
 }
 
+/// Two sends with one key, each of which finds the key free before the other takes it, while the table throttles what would
+/// notify runs: both are accepted as the one event that is there.
+#[tokio::test]
+async fn sends_that_race_for_a_key_name_the_event_that_is_there_though_no_run_is_notified() {
+    let both_looked = Arc::new(tokio::sync::Barrier::new(2));
+    let looked = Arc::new(AtomicU64::new(0));
+    let ledger = Ledger::with(Some(Arc::new(move |call, moment| {
+        let (both_looked, looked) = (both_looked.clone(), looked.clone());
+        Box::pin(async move {
+            let is_key = String::from_utf8_lossy(&call.body).contains("REQUEST#t#SEND#k");
+            match (call.operation.as_str(), moment) {
+                ("GetItem", Moment::After { .. }) if is_key && looked.fetch_add(1, Ordering::SeqCst) < 2 => {
+                    both_looked.wait().await;
+                    Verdict::Proceed
+                }
+                ("Query", Moment::Before) => {
+                    let code = "ProvisionedThroughputExceededException".into();
+                    Verdict::Fail { status: 400, code }
+                }
+                _ => Verdict::Proceed,
+            }
+        })
+    })))
+    .await;
+    let emitter = ledger.emitter("t");
+    let event = json!({"event": "paid", "match": {"order": 7}, "idempotencyKey": "k"});
+    let send = || async {
+        let event: EventSubmission = serde_json::from_value(event.clone()).unwrap();
+        ledger.stage.events.send_event(&emitter, event, None).await.unwrap()
+    };
+    let (one, other) = futures::join!(send(), send());
+    assert_eq!(one.event_id, other.event_id);
+    assert!(one.collapsed != other.collapsed);
+    let again = send().await;
+    assert_eq!((again.event_id, again.collapsed), (one.event_id, true));
+}
+
 /// The same with a payload for a hook.
 #[tokio::test]
 async fn a_payload_that_failed_half_way_is_received_once() {
