@@ -5,7 +5,9 @@
 //! or dropped after all has a claim, as every start has.
 
 use ledgerline_event::{Event, Millis, Name};
-use ledgerline_store::{Halted, ParkedBecause, ParkedStart, ParkedState, ParkedWrite, keys};
+use ledgerline_store::{
+    Halted, ParkedBecause, ParkedStart, ParkedState, ParkedWrite, RequestRetry, RetryCause, back_off, keys,
+};
 use ledgerline_subscription::Subscription;
 use serde_json::json;
 
@@ -79,19 +81,26 @@ impl ParkedStarts {
         reason: &str,
         alerts: &mut Vec<keys::ControlKey>,
     ) -> Result<(), ComponentError> {
-        let before = self.records.get(&about.event.tenant_id, &start_id(&about)).await?;
-        match &before {
-            // One that waits in a block is decided anew when its turn comes.
-            Some(before) if before.state == ParkedState::Parked || before.block.is_some() => return Ok(()),
-            Some(_) => {}
-            None if self.outbox.claim_exists(&about.start_claim()).await? => return Ok(()),
-            None => {}
-        }
-        let counted = before.as_ref().map_or(0, |before| before.attempts);
-        let parked = self.parked_for_good(about, subscription, reason, counted + 1, Some(alerts)).await?;
-        // If another process has written there, the next pass finds what it wrote.
-        match self.records.put_if_uncounted(&about.event.tenant_id, &parked, counted).await? {
-            ParkedWrite::Done | ParkedWrite::Changed => Ok(()),
+        let mut retries = RequestRetry::default();
+        loop {
+            let before = self.records.get(&about.event.tenant_id, &start_id(&about)).await?;
+            match &before {
+                // One that waits in a block is decided anew when its turn comes.
+                Some(before) if before.state == ParkedState::Parked || before.block.is_some() => {
+                    return Ok(());
+                }
+                Some(_) => {}
+                None if self.outbox.claim_exists(&about.start_claim()).await? => return Ok(()),
+                None => {}
+            }
+            let counted = before.as_ref().map_or(0, |before| before.attempts);
+            let parked = self.parked_for_good(about, subscription, reason, counted + 1, Some(alerts)).await?;
+            match self.records.put_if_uncounted(&about.event.tenant_id, &parked, counted).await? {
+                ParkedWrite::Done => return Ok(()),
+                // The cursor passes the event after this: a process that has lost the lease may have written that the start
+                // is retried, and nothing would retry it.
+                ParkedWrite::Changed => back_off(&mut retries, RetryCause::LostRace).await?,
+            }
         }
     }
 
@@ -151,7 +160,7 @@ impl ParkedStarts {
             ParkedStart { parked_at: Some(now), ..parked_start(&about, subscription, because, reason, now) };
         // An operator may have started or dropped it since.
         if !self.outbox.claim_exists(&about.start_claim()).await? {
-            self.records.put_new(&about.event.tenant_id, &start).await?;
+            self.records.put_parked(&about.event.tenant_id, &start).await?;
         }
         Ok(())
     }

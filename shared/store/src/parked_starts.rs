@@ -180,12 +180,19 @@ impl ParkedStartRecords {
         written(put.send().await.map(drop).map_err(|error| StoreError::new("PutItem", error)))
     }
 
-    /// Puts the row of a start that has none.
-    pub async fn put_new(&self, tenant: &Name, start: &ParkedStart) -> Result<ParkedWrite, StoreError> {
-        Ok(match self.table.put_new(&keys::parked_start(tenant, &start.id), start).await? {
-            true => ParkedWrite::Done,
-            false => ParkedWrite::Changed,
-        })
+    /// Puts the row of a parked start, also over that of a start at which the drain was halted: nothing would retry that one any
+    /// more. A row that is parked or waits in a block stays.
+    pub async fn put_parked(&self, tenant: &Name, start: &ParkedStart) -> Result<ParkedWrite, StoreError> {
+        let put = self
+            .table
+            .put(&keys::parked_start(tenant, &start.id), start)?
+            .condition_expression(
+                "attribute_not_exists(PK) OR (#state = :retrying AND attribute_not_exists(#block))",
+            )
+            .expression_attribute_names("#block", "block")
+            .expression_attribute_names("#state", "state")
+            .expression_attribute_values(":retrying", text("retrying"));
+        written(put.send().await.map(drop).map_err(|error| StoreError::new("PutItem", error)))
     }
 
     /// Stores a failed attempt, which `start` counts already, unless the drain has written the row since.

@@ -1,14 +1,21 @@
 //! Events that fail in the same way each time are parked at once; those whose subscription says halt stop the drain.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_drains::{
     CountEvents, DrainState, ParkedBecause, ParkedFilter, RewindScope, SubscriptionChange,
 };
+use ledgerline_embedded::{Moment, Verdict};
 use ledgerline_event::keys::moment;
-use ledgerline_store::keys;
-use serde_json::json;
+use ledgerline_store::{ParkedStart, ParkedStartRecords, ParkedState, ParkedWrite, keys};
+use serde_json::{Value, json};
 
 use ledgerline_test_support::{Ledger, another_process, event, name};
 
@@ -237,4 +244,81 @@ async fn a_dropped_start_of_a_keyed_type_stays_dropped() {
     assert!(ledger.drain("t").await.triggered.is_empty());
     ledger.save(event("t", "e2", ledger.now())).await;
     assert_eq!(ledger.drain("t").await.triggered.len(), 1);
+}
+
+/// A process that has lost its lease says of a start that it is retried, in the moment in which the holder parks it. The
+/// holder's cursor passes the event: nothing would retry the start.
+#[tokio::test]
+async fn a_start_that_another_process_says_is_retried_is_parked_all_the_same() {
+    let dynamo: Arc<OnceLock<aws_sdk_dynamodb::Client>> = Arc::default();
+    let (client, written) = (dynamo.clone(), AtomicBool::new(false));
+    let ledger = Ledger::with(Some(Arc::new(move |call, moment| {
+        let put: Value = serde_json::from_slice(&call.body).unwrap_or_default();
+        let parks = call.operation == "PutItem"
+            && moment == Moment::Before
+            && put["Item"]["PK"]["S"] == "PARKED#t"
+            && put["Item"]["state"]["S"] == "parked"
+            && !written.swap(true, Ordering::SeqCst);
+        let client = client.clone();
+        Box::pin(async move {
+            if parks {
+                let value = |value: &Value| match (value["S"].as_str(), value["N"].as_str()) {
+                    (Some(text), _) => AttributeValue::S(text.into()),
+                    (_, Some(number)) => AttributeValue::N(number.into()),
+                    _ => panic!("{value}"),
+                };
+                let row = put["Item"].as_object().unwrap().iter();
+                let mut row: HashMap<String, AttributeValue> =
+                    row.map(|(name, there)| (name.clone(), value(there))).collect();
+                row.insert("state".into(), AttributeValue::S("retrying".into()));
+                let table = put["TableName"].as_str().unwrap();
+                client.get().unwrap().put_item().table_name(table).set_item(Some(row)).send().await.unwrap();
+            }
+            Verdict::Proceed
+        })
+    })))
+    .await;
+    assert!(dynamo.set(ledger.store.clients.dynamo.clone()).is_ok());
+    ledger.register("t", json!({"workflowType": "reprice", "kind": "task"})).await;
+    let mapped = json!({
+        "eventTypeGlob": "price.*", "workflowType": "reprice", "inputMapper": {"price": "$.payload.new"},
+    });
+    ledger.subscribe("t", mapped).await;
+    let mut poison = event("t", "bad", ledger.now());
+    poison.properties.remove("new");
+    ledger.save(poison).await;
+    ledger.advance(10_000);
+    ledger.drain("t").await;
+    let parked = ledger.stage.parked().parked(&name("t"), ParkedFilter::All, 10, None).await.unwrap().items;
+    let states: Vec<_> = parked.iter().map(|start| (start.state, start.attempts)).collect();
+    assert_eq!(states, [(ParkedState::Parked, 2)]);
+    assert_eq!(ledger.events("t", "workflow.dispatch_parked").await.len(), 1);
+}
+
+/// A start at which the drain was halted may be parked for another reason later; one that is parked or waits in a block stays.
+#[tokio::test]
+async fn a_parked_start_takes_the_row_of_a_halted_one_alone() {
+    let ledger = Ledger::start().await;
+    ledger.register("t", json!({"workflowType": "reprice", "kind": "task"})).await;
+    let mapped = json!({
+        "eventTypeGlob": "price.*", "workflowType": "reprice", "inputMapper": {"price": "$.payload.new"},
+    });
+    ledger.subscribe("t", mapped).await;
+    let mut poison = event("t", "bad", ledger.now());
+    poison.properties.remove("new");
+    ledger.save(poison).await;
+    ledger.advance(10_000);
+    ledger.drain("t").await;
+    let tenant = name("t");
+    let parked = ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items;
+    let parked = ParkedStart { because: ParkedBecause::FanoutCap, ..parked[0].clone() };
+    let records = ParkedStartRecords::new(ledger.store.control().clone());
+    assert_eq!(records.put_parked(&tenant, &parked).await.unwrap(), ParkedWrite::Changed);
+    for (block, answer) in [(Some("b"), ParkedWrite::Changed), (None, ParkedWrite::Done)] {
+        let block = block.map(str::to_owned);
+        let retrying = ParkedStart { state: ParkedState::Retrying, block, ..parked.clone() };
+        let key = keys::parked_start(&tenant, &parked.id);
+        ledger.store.control().put(&key, &retrying).unwrap().send().await.unwrap();
+        assert_eq!(records.put_parked(&tenant, &parked).await.unwrap(), answer);
+    }
 }

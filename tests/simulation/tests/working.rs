@@ -7,7 +7,12 @@
 mod external_ends;
 mod final_checks;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use ledgerline_alert::Slack;
@@ -299,7 +304,10 @@ async fn history(store: &Store, seed: u64) {
     let mut delivered: BTreeMap<String, Vec<ValidEvent>> = BTreeMap::new();
     let (mut submitted, mut added) = (false, plan.added.as_array().unwrap().is_empty());
     let (mut started, mut steps, mut idle_rounds) = (0_u64, 0_u64, 0_u64);
-    let (mut resting, mut undrained) = (false, true);
+    let drainers = if subscribed { &["jobs", "workflow_runner"][..] } else { &["jobs"] };
+    // Drainers that have not come since an event was saved.
+    let mut undrained: BTreeSet<&str> = drainers.iter().copied().collect();
+    let mut resting = false;
     // Some jobs exist only because another system emitted their event.
     if random.u8(..4) == 0 {
         let created = json!({ "jobId": JOB, "requestId": JOB, "tasks": plan.tasks, "totalTasks": plan.tasks.as_array().unwrap().len() });
@@ -330,7 +338,7 @@ async fn history(store: &Store, seed: u64) {
         let to_do = simulation.depth(&store.names.task_queue).visible
             + simulation.depth(&store.names.task_dead_letter_queue).visible;
         // Without faults, actors begin only if there is something to do: most of the time would go to empty receives.
-        let wanted = !calm || !submitted || !added || to_do > 0 || undrained;
+        let wanted = !calm || !submitted || !added || to_do > 0 || !undrained.is_empty();
         if wanted && !resting && simulation.live() < if calm { 4 } else { 7 } && (calm || random.u8(..6) == 0)
         {
             started += 1;
@@ -381,8 +389,8 @@ async fn history(store: &Store, seed: u64) {
                 }),
                 5 if !calm => simulation.spawn(actor, async move { drop(stage.sweep.sweep(None).await) }),
                 6..10 => {
-                    undrained = false;
                     let drainer = if subscribed && random.u8(..3) == 0 { "workflow_runner" } else { "jobs" };
+                    undrained.remove(drainer);
                     simulation.spawn(actor, async move {
                         let _ = stage.drains.drain(&name(TENANT), &name(drainer), None).await;
                     });
@@ -414,7 +422,7 @@ async fn history(store: &Store, seed: u64) {
                     for (sent, answer) in delivered[&actor].iter().zip(answers) {
                         match answer {
                             Ok(Outcome::Saved { .. } | Outcome::Duplicate { .. }) => {
-                                undrained = true;
+                                undrained.extend(drainers);
                                 if !calm && random.u8(..6) == 0 {
                                     waiting.push(sent.clone());
                                 }
