@@ -255,7 +255,8 @@ impl<'s> History<'s> {
                     self.acknowledged.sent.entry(event_id).or_insert((began, self.steps));
                 }
                 Told::Posted { payload, received } => {
-                    *self.acknowledged.payloads.entry(payload).or_default() |= received;
+                    let posted = self.acknowledged.payloads.entry(payload).or_default();
+                    *if received { &mut posted.received } else { &mut posted.gone } += 1;
                 }
             }
         }

@@ -195,6 +195,7 @@ impl History<'_> {
     fn post_to(&mut self, token: String, payload: u64, idempotency_key: Option<String>) {
         let (_, stage, _) = self.any_process();
         let told = self.told.clone();
+        self.acknowledged.payloads.entry(payload).or_default().senders += 1;
         self.spawn("post", async move {
             let given = HookPayload { payload: json!(payload), idempotency_key };
             match stage.hooks.receive_by_hook(Some(&name(TENANT)), &token, given).await {
