@@ -14,7 +14,7 @@ use ledgerline_embedded::{Call, Interceptor, Moment, Verdict};
 use ledgerline_ledger::telemetry::Metrics;
 use ledgerline_outbox::QueueUrls;
 use ledgerline_stage::{Stage, StageOptions};
-use ledgerline_store::keys;
+use ledgerline_store::keys::{self, ControlKey};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
@@ -181,6 +181,48 @@ async fn a_round_comes_back_to_a_tenant_whose_lease_a_dead_sweep_holds() {
     ledger.advance(120_000);
     ledger.stage.sweep.sweep(None).await.unwrap();
     assert!(ledger.starts(&tenants[0]).await.contains_key("e2"), "the round has not forgotten the tenant");
+}
+
+#[tokio::test]
+async fn a_sweep_without_time_begins_with_the_mark_and_the_claim_at_which_the_last_one_stopped() {
+    let ledger = Ledger::start().await;
+    let control = ledger.store.control();
+    let tenants: Vec<String> = (0..12).map(|number| format!("t{number:02}")).collect();
+    for tenant in &tenants {
+        ledger.register(tenant, json!({"workflowType": "w", "kind": "task"})).await;
+        ledger.subscribe(tenant, json!({"eventTypeGlob": "price.*", "workflowType": "w"})).await;
+        ledger.save(event(tenant, "e1", ledger.now())).await;
+    }
+    ledger.advance(60_000);
+    // Ten claims in each shard, and all of them are overdue.
+    let claim =
+        |shard: u8, number: u64| ControlKey { pk: format!("CLAIM#{shard}#{number}"), sk: "CLAIM".into() };
+    for shard in 0..4 {
+        for number in 0..10 {
+            let pending = json!({
+                "state": "pending", "effects": "{}", "claimedAt": ledger.now(),
+                "dueShard": keys::due_shard(shard), "dueAt": ledger.now().get() - 1_000 + number,
+            });
+            control.put(&claim(shard, number), &pending).unwrap().send().await.unwrap();
+        }
+    }
+    let stopped = json!({"shard": 2, "dueAt": ledger.now().get() - 995});
+    control.put(&keys::sweep_record("CLAIMS"), &stopped).unwrap().send().await.unwrap();
+    control.put(&keys::sweep_record("MARKS"), &json!({"after": "t05"})).unwrap().send().await.unwrap();
+
+    ledger.stage.sweep.sweep(Some(Instant::now())).await.unwrap();
+    let visited = started(&ledger, &tenants).await;
+    assert!(visited.contains("t06") && !visited.contains("t05"), "{visited:?}");
+    let mut done = Vec::new();
+    for shard in 0..4 {
+        for number in 0..10 {
+            let there: Value = control.get(&claim(shard, number)).await.unwrap().unwrap();
+            if there["state"] == "done" {
+                done.push((shard, number));
+            }
+        }
+    }
+    assert_eq!(done, [(2, 5), (2, 6), (2, 7), (2, 8), (2, 9)]);
 }
 
 #[tokio::test]

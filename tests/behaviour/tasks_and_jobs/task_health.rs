@@ -439,7 +439,7 @@ async fn a_health_check_that_is_killed_among_the_tasks_without_a_worker_continue
     }
     // A check without a stored position begins at a random tenant.
     let (key, control) = (keys::sweep_record("HEALTH"), watch.ledger.store.control());
-    control.put(&key, &json!({"after": "f"})).unwrap().send().await.unwrap();
+    control.put(&key, &json!({"after": "c"})).unwrap().send().await.unwrap();
     let stage = watch.ledger.stage.clone();
     let check =
         tokio::spawn(
@@ -448,7 +448,7 @@ async fn a_health_check_that_is_killed_among_the_tasks_without_a_worker_continue
     arrived.notified().await;
     check.abort();
     let place: Option<Value> = control.get(&key).await.unwrap();
-    assert_eq!(place.unwrap()["after"], "d");
+    assert_eq!(place.unwrap()["after"], "a");
 }
 
 #[tokio::test]
