@@ -7,6 +7,9 @@ use tokio::runtime::Builder;
 
 use super::Store;
 
+/// Frames of a debug build are large: with less, a history that fails may end in a stack overflow instead of its message.
+const STACK_BYTES: usize = 16 << 20;
+
 /// How many histories are wanted: `LEDGERLINE_HISTORIES`, or `default`.
 pub fn wanted(default: u64) -> u64 {
     std::env::var("LEDGERLINE_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
@@ -20,7 +23,8 @@ pub fn histories(count: u64, history: impl AsyncFn(&Store, u64) + Sync) {
     let waiting = Mutex::new(seeds);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let run = || {
                 let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
                 runtime.block_on(async {
                     let store = Store::start().await;
@@ -29,7 +33,8 @@ pub fn histories(count: u64, history: impl AsyncFn(&Store, u64) + Sync) {
                         history(&store, seed).await;
                     }
                 });
-            });
+            };
+            thread.spawn_scoped(scope, run).unwrap();
         }
     });
 }
