@@ -273,8 +273,11 @@ impl Drains {
     ) -> Result<(), ComponentError> {
         if !blocks.halted_at().is_empty() {
             let matcher = self.matchers.matcher(lease).await?;
-            end.progress.no_longer_halted_at =
-                EventHandler::new(self, lease, &matcher, blocks).close_halts().await?;
+            let caught_up = end.progress.halted.is_none() && !end.out_of_time;
+            let cursor = end.progress.cursor.as_ref().unwrap_or(&lease.state.cursor);
+            end.progress.no_longer_halted_at = EventHandler::new(self, lease, &matcher, blocks)
+                .close_halts(caught_up.then_some(cursor))
+                .await?;
         }
         Ok(())
     }

@@ -108,13 +108,13 @@ impl EventHandler<'_> {
         Ok(())
     }
 
-    /// Deletes the rows that nothing needs any more, of starts at which the drain was halted. Returns the places of the events
-    /// without any rows.
-    pub(crate) async fn close_halts(&self) -> Result<Vec<String>, ComponentError> {
+    /// Deletes the rows that nothing needs any more, of starts at which the drain was halted. `passed` is the cursor of a drain
+    /// that is halted nowhere. Returns the places of the events without any rows.
+    pub(crate) async fn close_halts(&self, passed: Option<&String>) -> Result<Vec<String>, ComponentError> {
         let places = self.blocks.halted_at().clone();
         let mut done = Vec::new();
         for place in places {
-            if self.close_unwanted(&place).await? {
+            if self.close_unwanted(&place, passed.is_some_and(|cursor| place <= *cursor)).await? {
                 done.push(place);
             }
         }
@@ -122,8 +122,10 @@ impl EventHandler<'_> {
     }
 
     /// Deletes the rows of one event at which the drain was halted: those of starts that a rewind has given another epoch, and
-    /// those of subscriptions that are removed, disabled, or do not want the event any more. Returns whether no row is left.
-    async fn close_unwanted(&self, sk: &str) -> Result<bool, ComponentError> {
+    /// those of subscriptions that are removed, disabled, or do not want the event any more. Once the drain `has_passed` the
+    /// event, nothing retries its starts, also if their subscription was disabled for a moment only. Returns whether no row is
+    /// left.
+    async fn close_unwanted(&self, sk: &str, has_passed: bool) -> Result<bool, ComponentError> {
         let Some(time) = time_of(sk) else { return Ok(true) };
         let mut retrying = self.drains.parked.records.of_time(&self.tenant, time).await?;
         retrying.retain(|start| {
@@ -147,7 +149,7 @@ impl EventHandler<'_> {
                     matches!(decision.verdict, Verdict::Filtered | Verdict::Lacking { .. } | Verdict::InVia);
                 decision.subscription.subscription_id == start.subscription_id && (unreadable || !unwanted)
             });
-            if wanted && start.epoch == self.epochs.of(sk) {
+            if wanted && !has_passed && start.epoch == self.epochs.of(sk) {
                 left += 1;
             } else {
                 self.drains.parked.delete_halted_start(&self.tenant, &start.id).await?;

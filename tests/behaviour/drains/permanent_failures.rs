@@ -13,7 +13,7 @@ use ledgerline_drains::{
     CountEvents, DrainState, ParkedBecause, ParkedFilter, RewindScope, SubscriptionChange,
 };
 use ledgerline_embedded::{Moment, Verdict};
-use ledgerline_event::keys::moment;
+use ledgerline_event::keys::{moment, place};
 use ledgerline_store::{ParkedStart, ParkedStartRecords, ParkedState, ParkedWrite, keys};
 use serde_json::{Value, json};
 
@@ -131,6 +131,33 @@ async fn a_halted_drain_continues_when_no_subscription_matches_the_event_any_mor
         assert!(left.is_empty(), "{change}: {left:?}");
         assert!(!ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
     }
+}
+
+/// The cursor passes the event while the subscription is disabled, in a visit that then fails: the subscription is enabled again
+/// before the next visit.
+#[tokio::test]
+async fn a_subscription_that_was_disabled_for_a_moment_leaves_no_halted_start_that_nothing_retries() {
+    let ledger = Ledger::start().await;
+    let tenant = name("t");
+    let halting = json!({"eventTypeGlob": "price.*", "workflowType": "later", "onFailure": "halt"});
+    ledger.subscribe("t", halting).await;
+    let first = event("t", "e1", ledger.now());
+    ledger.save(first.clone()).await;
+    ledger.advance(10_000);
+    assert!(ledger.drain("t").await.halted_on_event_id.is_some());
+    ledger.drain("t").await;
+    let all =
+        async || ledger.stage.parked().parked(&tenant, ParkedFilter::All, 10, None).await.unwrap().items;
+    assert_eq!(all().await.len(), 1, "the drain stands before the event");
+    let passed = ledger.store.control().update(&keys::drain("t", "workflow_runner"));
+    let passed = passed
+        .update_expression("SET #cursor = :place REMOVE halted")
+        .expression_attribute_names("#cursor", "cursor");
+    let place = AttributeValue::S(place(first.timestamp, "e1"));
+    passed.expression_attribute_values(":place", place).send().await.unwrap();
+    ledger.drain("t").await;
+    assert!(all().await.is_empty());
+    assert!(!ledger.stage.drains.drainer_states(&tenant).await.unwrap()[0].halted);
 }
 
 #[tokio::test]
